@@ -1,0 +1,278 @@
+//! One request to the node, from the bytes to the answer's bytes: sends it, sends it again where
+//! that is safe, and turns every failure into a [`ClientError`]. Knows no endpoint.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, Uri};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::{sleep, timeout};
+use windlass_protocol::ErrorCode;
+use windlass_protocol::api::{API, API_HEADER, ApiError};
+
+use crate::client::Client;
+use crate::connection::{Connection, ExchangeError};
+use crate::error::ClientError;
+
+/// How long an answer may take beyond what the request itself lets it wait.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
+
+/// The first and the longest pause between two attempts.
+pub(crate) const PAUSE_FIRST: Duration = Duration::from_millis(5);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// An attempt that lasted so long had reached a node: its failure starts a new outage.
+const OUTAGE_OVER: Duration = Duration::from_secs(1);
+
+/// Whether a request may be sent again after a connection failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// The node does it once, however often it comes.
+    Freely,
+    /// Only when it never left.
+    IfNotSent,
+}
+
+/// A request, ready to be sent any number of times.
+#[derive(Debug)]
+pub(crate) struct Call {
+    method: Method,
+    path: Bytes,
+    body: Bytes,
+    repeat: Repeat,
+    answer_wait: Duration,
+    accept: Option<&'static str>,
+}
+
+/// An answer of success, its body read.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// A failed attempt: what to tell, and whether the node may have acted.
+struct Failure {
+    error: ClientError,
+    again: Again,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    /// The node did nothing.
+    Safe,
+    /// The node may have acted.
+    IfRepeatable,
+    Never,
+}
+
+impl Call {
+    pub(crate) fn get(path: String) -> Self {
+        Self::new(Method::GET, path, Bytes::new(), Repeat::Freely)
+    }
+
+    pub(crate) fn delete(path: String) -> Self {
+        Self::new(Method::DELETE, path, Bytes::new(), Repeat::IfNotSent)
+    }
+
+    pub(crate) fn post(path: String, repeat: Repeat) -> Self {
+        Self::new(Method::POST, path, Bytes::new(), repeat)
+    }
+
+    pub(crate) fn post_json(path: String, repeat: Repeat, body: &impl Serialize) -> Self {
+        let json = serde_json::to_vec(body).expect("the API's types are all JSON");
+        Self::new(Method::POST, path, json.into(), repeat)
+    }
+
+    fn new(method: Method, path: String, body: Bytes, repeat: Repeat) -> Self {
+        Self { method, path: path.into(), body, repeat, answer_wait: ANSWER_WAIT, accept: None }
+    }
+
+    /// The node may take so much longer to answer.
+    pub(crate) fn waiting(mut self, wait_ms: u64) -> Self {
+        self.answer_wait += Duration::from_millis(wait_ms);
+        self
+    }
+
+    pub(crate) fn accepting(mut self, mime: &'static str) -> Self {
+        self.accept = Some(mime);
+        self
+    }
+
+    fn request(&self) -> Result<Request<Full<Bytes>>, ClientError> {
+        const HOST_NAME: HeaderValue = HeaderValue::from_static("windlass");
+        const JSON: HeaderValue = HeaderValue::from_static("application/json");
+        let uri = Uri::from_maybe_shared(self.path.clone()).map_err(|fault| self.bad(fault))?;
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = uri;
+        let headers = request.headers_mut();
+        headers.insert(HOST, HOST_NAME);
+        headers.insert(HeaderName::from_static(API_HEADER), api_version());
+        if !self.body.is_empty() {
+            headers.insert(CONTENT_TYPE, JSON);
+        }
+        if let Some(mime) = self.accept {
+            headers.insert(ACCEPT, HeaderValue::from_static(mime));
+        }
+        Ok(request)
+    }
+
+    fn bad(&self, cause: impl ToString) -> ClientError {
+        ClientError::BadAnswer { request: self.name(), cause: cause.to_string() }
+    }
+
+    /// For messages: the method and the path without its query, which may hold what was searched.
+    fn name(&self) -> String {
+        let path = String::from_utf8_lossy(&self.path);
+        format!("{} {}", self.method, path.split('?').next().unwrap_or_default())
+    }
+}
+
+fn api_version() -> HeaderValue {
+    use std::sync::OnceLock;
+    static VERSION: OnceLock<HeaderValue> = OnceLock::new();
+    let made = || HeaderValue::from_str(&API.to_string()).expect("digits and a dot");
+    VERSION.get_or_init(made).clone()
+}
+
+impl Client {
+    /// The answer as JSON.
+    pub(crate) async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
+        let answer = self.call(&call).await?;
+        serde_json::from_slice(&answer.body).map_err(|fault| call.bad(fault))
+    }
+
+    /// The answer's headers and its whole body.
+    pub(crate) async fn call(&self, call: &Call) -> Result<Answer, ClientError> {
+        let mut outage = Outage::new();
+        loop {
+            let tried = timeout(call.answer_wait, self.answer(call)).await;
+            match tried.unwrap_or_else(|_| Err(call.late())) {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => outage.pause(failure, call, self.retry_for()).await?,
+            }
+        }
+    }
+
+    /// The answer's body as it comes, with the connection it comes on.
+    pub(crate) async fn stream(&self, call: &Call) -> Result<(Connection, Incoming), ClientError> {
+        let mut outage = Outage::new();
+        loop {
+            let tried = timeout(call.answer_wait, self.head(call)).await;
+            match tried.unwrap_or_else(|_| Err(call.late())) {
+                Ok((connection, response)) => return Ok((connection, response.into_body())),
+                Err(failure) => outage.pause(failure, call, self.retry_for()).await?,
+            }
+        }
+    }
+
+    async fn answer(&self, call: &Call) -> Result<Answer, Failure> {
+        let (mut connection, response) = self.head(call).await?;
+        let (parts, body) = response.into_parts();
+        let body = connection.collect(body).await.map_err(Failure::cut)?;
+        self.pool().put(connection);
+        Ok(Answer { headers: parts.headers, body })
+    }
+
+    /// Sends the request and reads the answer's head; an answer that is no success is an error.
+    async fn head(&self, call: &Call) -> Result<(Connection, Response<Incoming>), Failure> {
+        let request = call.request().map_err(Failure::fatal)?;
+        let mut connection = self.connection().await?;
+        let response = connection.exchange(request).await.map_err(|fault| match fault {
+            ExchangeError::NotSent(cause) => {
+                Failure { error: ClientError::Cut { cause }, again: Again::Safe }
+            }
+            ExchangeError::Cut(cause) => Failure::cut(cause),
+            ExchangeError::Version(node) => Failure::fatal(ClientError::VersionMismatch { node }),
+        })?;
+        if response.status().is_success() {
+            return Ok((connection, response));
+        }
+        let status = response.status();
+        let body = connection.collect(response.into_body()).await.map_err(Failure::cut)?;
+        self.pool().put(connection);
+        Err(match serde_json::from_slice::<ApiError>(&body) {
+            Ok(error) if error.code == ErrorCode::VersionMismatch => {
+                Failure::fatal(ClientError::Api(error))
+            }
+            Ok(error) => {
+                // A node that is about to stop did nothing, and its successor may be on its way.
+                let stopping = error.code == ErrorCode::ShuttingDown;
+                let again = if stopping { Again::Safe } else { Again::Never };
+                Failure { error: ClientError::Api(error), again }
+            }
+            Err(_) => Failure::fatal(call.bad(format!("status {status} without an error's JSON"))),
+        })
+    }
+
+    /// A connection, to a node started for it if need be and allowed.
+    async fn connection(&self) -> Result<Connection, Failure> {
+        match self.pool().take().await {
+            Ok(connection) => Ok(connection),
+            Err(cause) => self.reach(cause).await.map_err(|error| {
+                let gone = matches!(error, ClientError::Unreachable { .. });
+                Failure { error, again: if gone { Again::Safe } else { Again::Never } }
+            }),
+        }
+    }
+}
+
+/// A run of failed attempts.
+struct Outage {
+    attempt_began: Instant,
+    failing_since: Option<Instant>,
+    pause: Duration,
+}
+
+impl Outage {
+    fn new() -> Self {
+        Self { attempt_began: Instant::now(), failing_since: None, pause: PAUSE_FIRST }
+    }
+
+    /// Waits until the next attempt, or gives the failure back when there is to be none.
+    async fn pause(
+        &mut self,
+        failure: Failure,
+        call: &Call,
+        retry_for: Duration,
+    ) -> Result<(), ClientError> {
+        if self.attempt_began.elapsed() > OUTAGE_OVER {
+            *self = Self::new();
+        }
+        let may_repeat = match failure.again {
+            Again::Safe => true,
+            Again::IfRepeatable => call.repeat == Repeat::Freely,
+            Again::Never => false,
+        };
+        let since = *self.failing_since.get_or_insert_with(Instant::now);
+        if !may_repeat || since.elapsed() + self.pause > retry_for {
+            return Err(failure.error);
+        }
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.attempt_began = Instant::now();
+        Ok(())
+    }
+}
+
+impl Call {
+    fn late(&self) -> Failure {
+        let error = ClientError::Timeout { request: self.name(), after: self.answer_wait };
+        Failure::fatal(error)
+    }
+}
+
+impl Failure {
+    fn fatal(error: ClientError) -> Self {
+        Self { error, again: Again::Never }
+    }
+
+    fn cut(cause: String) -> Self {
+        Self { error: ClientError::Cut { cause }, again: Again::IfRepeatable }
+    }
+}

@@ -1,0 +1,202 @@
+//! One HTTP/1.1 connection and the pool of idle ones.
+//!
+//! The task that waits for an answer drives the connection itself: no task per connection, no wake
+//! across threads. The pool holds at most [`IDLE_MAX`] idle connections. Nothing here retries.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::Full;
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use windlass_protocol::api::{API, API_HEADER, ApiVersion};
+
+/// Idle connections kept; one more is closed instead.
+pub(crate) const IDLE_MAX: usize = 16;
+
+/// The largest answer that is read whole: any display or output range, with room.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+type Wire = http1::Connection<TokioIo<UnixStream>, Full<Bytes>>;
+
+/// How an exchange failed.
+#[derive(Debug)]
+pub(crate) enum ExchangeError {
+    /// The request never left whole: the node did nothing.
+    NotSent(String),
+    /// The connection ended after the request left.
+    Cut(String),
+    /// The node's version, which this client cannot speak with.
+    Version(String),
+}
+
+/// A connection to the node. Dropping it closes it.
+pub(crate) struct Connection {
+    sender: http1::SendRequest<Full<Bytes>>,
+    /// Absent once it is over.
+    wire: Option<Wire>,
+    version_checked: bool,
+}
+
+impl Connection {
+    pub(crate) async fn open(socket: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(socket).await?;
+        let (sender, wire) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        Ok(Self { sender, wire: Some(wire), version_checked: false })
+    }
+
+    /// Sends the request and reads the head of the answer.
+    pub(crate) async fn exchange(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, ExchangeError> {
+        let mut answer = Box::pin(self.sender.try_send_request(request));
+        let wire = &mut self.wire;
+        let answered = poll_fn(|cx| poll_driven(wire, cx, answer.as_mut())).await;
+        let response = answered.map_err(|mut fault| match fault.take_message() {
+            Some(_) => ExchangeError::NotSent(fault.error().to_string()),
+            None => ExchangeError::Cut(fault.error().to_string()),
+        })?;
+        if !self.version_checked {
+            check_version(&response)?;
+            self.version_checked = true;
+        }
+        Ok(response)
+    }
+
+    /// The next piece of an answer's body; `None` at its end.
+    pub(crate) async fn chunk(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, String> {
+        loop {
+            let wire = &mut self.wire;
+            let frame =
+                poll_fn(|cx| poll_twice(wire, cx, |cx| Pin::new(&mut *body).poll_frame(cx)));
+            match frame.await {
+                None => return Ok(None),
+                Some(Err(fault)) => return Err(fault.to_string()),
+                // Trailers carry nothing here.
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The whole body, without a copy where it came in one piece.
+    pub(crate) async fn collect(&mut self, mut body: Incoming) -> Result<Bytes, String> {
+        let Some(first) = self.chunk(&mut body).await? else { return Ok(Bytes::new()) };
+        if body.is_end_stream() {
+            return Ok(first);
+        }
+        let mut whole = BytesMut::from(first);
+        while let Some(more) = self.chunk(&mut body).await? {
+            if whole.len() + more.len() > ANSWER_BYTES_MAX {
+                return Err(format!("it is longer than {ANSWER_BYTES_MAX} bytes"));
+            }
+            whole.extend_from_slice(&more);
+        }
+        Ok(whole.freeze())
+    }
+
+    /// Whether another request can go out at once: the last exchange is over and the node has not
+    /// closed the connection meanwhile.
+    fn poll_usable(&mut self, cx: &mut Context<'_>) -> bool {
+        drive(&mut self.wire, cx);
+        self.wire.is_some() && matches!(self.sender.poll_ready(cx), Poll::Ready(Ok(())))
+    }
+}
+
+/// Polls `future`, then the wire, then `future` again: what either makes possible for the other
+/// happens in this poll and not in a next one.
+fn poll_driven<F: Future>(
+    wire: &mut Option<Wire>,
+    cx: &mut Context<'_>,
+    mut future: Pin<&mut F>,
+) -> Poll<F::Output> {
+    poll_twice(wire, cx, |cx| future.as_mut().poll(cx))
+}
+
+fn poll_twice<T>(
+    wire: &mut Option<Wire>,
+    cx: &mut Context<'_>,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Poll<T> {
+    if let Poll::Ready(value) = poll(cx) {
+        return Poll::Ready(value);
+    }
+    drive(wire, cx);
+    poll(cx)
+}
+
+/// Lets the connection read and write. Why it ended is told by the exchange that it cut.
+fn drive(wire: &mut Option<Wire>, cx: &mut Context<'_>) {
+    if let Some(live) = wire
+        && Pin::new(live).poll(cx).is_ready()
+    {
+        *wire = None;
+    }
+}
+
+fn check_version(response: &Response<Incoming>) -> Result<(), ExchangeError> {
+    let Some(said) = response.headers().get(API_HEADER) else {
+        return Err(ExchangeError::Version("none that it names".to_owned()));
+    };
+    let said = said.to_str().unwrap_or_default();
+    match ApiVersion::parse(said) {
+        Some(node) if API.compatible(node) => Ok(()),
+        _ => Err(ExchangeError::Version(said.to_owned())),
+    }
+}
+
+/// The idle connections to one socket.
+pub(crate) struct Pool {
+    socket: PathBuf,
+    idle: Mutex<VecDeque<Connection>>,
+}
+
+impl Pool {
+    pub(crate) fn new(socket: PathBuf) -> Self {
+        Self { socket, idle: Mutex::new(VecDeque::new()) }
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// An idle connection that still works, the last used first, or a new one.
+    pub(crate) async fn take(&self) -> io::Result<Connection> {
+        while let Some(mut idle) = self.pop() {
+            if poll_fn(|cx| Poll::Ready(idle.poll_usable(cx))).await {
+                return Ok(idle);
+            }
+        }
+        Connection::open(&self.socket).await
+    }
+
+    /// Keeps a connection whose exchange is over, for the next request.
+    pub(crate) fn put(&self, connection: Connection) {
+        if connection.sender.is_closed() {
+            return;
+        }
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() == IDLE_MAX {
+            idle.pop_front();
+        }
+        idle.push_back(connection);
+    }
+
+    fn pop(&self) -> Option<Connection> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop_back()
+    }
+}

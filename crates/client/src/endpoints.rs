@@ -1,0 +1,307 @@
+//! One method per endpoint of the HTTP door, typed by `windlass_protocol::api`. Nothing here
+//! knows how a request travels.
+
+use bytes::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+use windlass_protocol::api::{
+    CloseQuery, CreateSession, Created, Events, EventsQuery, NodeStatus, OutputQuery, SearchQuery,
+    SearchResult, Session, SessionList, StopNode, StopSessions, SubmitTurn, Turn, TurnInput,
+    TurnQuery, TurnState,
+};
+use windlass_protocol::{Seq, SessionId, TurnId};
+
+use crate::call::{Call, Repeat};
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::query::Path;
+
+/// How long one request of [`Client::run_turn`] waits when the caller names no other time.
+const POLL_WAIT_MS: u64 = 30_000;
+
+/// Random bytes in a made turn id: 2^96 never meet.
+const TURN_ID_BYTES: usize = 12;
+
+/// A range of raw output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputBytes {
+    pub bytes: Bytes,
+    /// Where the range begins.
+    pub from: u64,
+    /// Where to read on. Not always `from` and the bytes' length: bytes may be left out between.
+    pub next: u64,
+    /// Bytes of output in all.
+    pub total: u64,
+    /// Bytes that were not kept.
+    pub dropped: u64,
+}
+
+/// A display's bytes and what they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DisplayBytes {
+    pub mime: String,
+    pub bytes: Bytes,
+}
+
+/// An id for a turn that may then be submitted again safely.
+pub fn fresh_turn_id() -> TurnId {
+    let mut random = [0u8; TURN_ID_BYTES];
+    let mut filled = 0;
+    while filled < random.len() {
+        match rustix::rand::getrandom(&mut random[filled..], rustix::rand::GetRandomFlags::empty())
+        {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(fault) => panic!("the kernel gives no random bytes: {fault}"),
+        }
+    }
+    let mut text = String::with_capacity(1 + 2 * TURN_ID_BYTES);
+    text.push('t');
+    for byte in random {
+        for digit in [byte >> 4, byte & 15] {
+            text.push(char::from_digit(u32::from(digit), 16).expect("below 16"));
+        }
+    }
+    TurnId::chosen(text).expect("a letter and hexadecimal digits")
+}
+
+/// Sessions.
+impl Client {
+    /// Never sent twice: the node would make two. With a first turn the reply waits as it asks.
+    pub async fn create_session(&self, create: &CreateSession) -> Result<Created, ClientError> {
+        let wait_ms = create.turn.as_ref().map_or(0, |turn| turn.wait_ms);
+        let path = Path::new(&["sessions"]).done();
+        self.json(Call::post_json(path, Repeat::IfNotSent, create).waiting(wait_ms)).await
+    }
+
+    pub async fn sessions(&self, which: WhichSessions) -> Result<SessionList, ClientError> {
+        let all = matches!(which, WhichSessions::EndedToo).then_some("true");
+        self.json(Call::get(Path::new(&["sessions"]).text("all", all).done())).await
+    }
+
+    pub async fn session(&self, session: &SessionId) -> Result<Session, ClientError> {
+        self.json(Call::get(Path::new(&["sessions", session.as_str()]).done())).await
+    }
+
+    pub async fn close_session(
+        &self,
+        session: &SessionId,
+        close: CloseQuery,
+    ) -> Result<Session, ClientError> {
+        let path =
+            Path::new(&["sessions", session.as_str()]).number("grace_ms", close.grace_ms).done();
+        self.json(Call::delete(path).waiting(close.grace_ms.unwrap_or(0))).await
+    }
+
+    /// Starts a fresh worker in the session.
+    pub async fn reset_session(&self, session: &SessionId) -> Result<Session, ClientError> {
+        let path = Path::new(&["sessions", session.as_str(), "reset"]).done();
+        self.json(Call::post(path, Repeat::IfNotSent)).await
+    }
+}
+
+/// Which sessions to list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhichSessions {
+    Live,
+    EndedToo,
+}
+
+/// Turns.
+impl Client {
+    /// Sent again after a failed connection only when the turn has an id of the client's choice
+    /// ([`fresh_turn_id`] makes one).
+    pub async fn submit_turn(
+        &self,
+        session: &SessionId,
+        submit: &SubmitTurn,
+    ) -> Result<Turn, ClientError> {
+        let repeat = if submit.id.is_some() { Repeat::Freely } else { Repeat::IfNotSent };
+        let path = Path::new(&["sessions", session.as_str(), "turns"]).done();
+        self.json(Call::post_json(path, repeat, submit).waiting(submit.wait_ms)).await
+    }
+
+    pub async fn turn(
+        &self,
+        session: &SessionId,
+        turn: &TurnId,
+        query: TurnQuery,
+    ) -> Result<Turn, ClientError> {
+        let path = Path::new(&["sessions", session.as_str(), "turns", turn.as_str()])
+            .number("wait_ms", (query.wait_ms > 0).then_some(query.wait_ms))
+            .number("output_bytes_max", query.output_bytes_max);
+        self.json(Call::get(path.done()).waiting(query.wait_ms)).await
+    }
+
+    /// Submits a turn and waits until it has ended or asks for input, however long that takes.
+    /// `wait_ms` bounds each request, not the whole. A turn without an id gets one, so that a
+    /// failed connection does no harm.
+    pub async fn run_turn(
+        &self,
+        session: &SessionId,
+        mut submit: SubmitTurn,
+    ) -> Result<Turn, ClientError> {
+        if submit.wait_ms == 0 {
+            submit.wait_ms = POLL_WAIT_MS;
+        }
+        submit.id.get_or_insert_with(fresh_turn_id);
+        let turn = self.submit_turn(session, &submit).await?;
+        self.settled(turn, submit.wait_ms, submit.output_bytes_max).await
+    }
+
+    /// Answers what a turn asked for, then waits as [`Client::run_turn`] does.
+    pub async fn answer_turn(
+        &self,
+        session: &SessionId,
+        turn: &TurnId,
+        input: &TurnInput,
+    ) -> Result<Turn, ClientError> {
+        self.send_input(session, turn, input).await?;
+        let query = TurnQuery { wait_ms: POLL_WAIT_MS, output_bytes_max: None };
+        let turn = self.turn(session, turn, query).await?;
+        self.settled(turn, POLL_WAIT_MS, None).await
+    }
+
+    async fn settled(
+        &self,
+        mut turn: Turn,
+        wait_ms: u64,
+        output_bytes_max: Option<usize>,
+    ) -> Result<Turn, ClientError> {
+        while !matches!(turn.state, TurnState::Ended | TurnState::AwaitingInput) {
+            let query = TurnQuery { wait_ms, output_bytes_max };
+            turn = self.turn(&turn.session, &turn.id, query).await?;
+        }
+        Ok(turn)
+    }
+
+    pub async fn interrupt_turn(
+        &self,
+        session: &SessionId,
+        turn: &TurnId,
+    ) -> Result<Turn, ClientError> {
+        let path =
+            Path::new(&["sessions", session.as_str(), "turns", turn.as_str(), "interrupt"]).done();
+        self.json(Call::post(path, Repeat::IfNotSent)).await
+    }
+
+    /// Interrupts whichever turn runs.
+    pub async fn interrupt(&self, session: &SessionId) -> Result<Turn, ClientError> {
+        let path = Path::new(&["sessions", session.as_str(), "interrupt"]).done();
+        self.json(Call::post(path, Repeat::IfNotSent)).await
+    }
+
+    pub async fn send_input(
+        &self,
+        session: &SessionId,
+        turn: &TurnId,
+        input: &TurnInput,
+    ) -> Result<Turn, ClientError> {
+        let path =
+            Path::new(&["sessions", session.as_str(), "turns", turn.as_str(), "input"]).done();
+        self.json(Call::post_json(path, Repeat::IfNotSent, input)).await
+    }
+}
+
+/// Events, output and displays.
+impl Client {
+    /// One page of events; [`Client::events`] follows them.
+    pub async fn events_page(
+        &self,
+        session: &SessionId,
+        query: EventsQuery,
+    ) -> Result<Events, ClientError> {
+        let path = Path::new(&["sessions", session.as_str(), "events"])
+            .number("after", Some(query.after))
+            .number("wait_ms", (query.wait_ms > 0).then_some(query.wait_ms))
+            .number("limit", query.limit);
+        self.json(Call::get(path.done()).waiting(query.wait_ms)).await
+    }
+
+    pub async fn output(
+        &self,
+        session: &SessionId,
+        query: &OutputQuery,
+    ) -> Result<OutputBytes, ClientError> {
+        let path = Path::new(&["sessions", session.as_str(), "output"])
+            .text("turn", query.turn.as_deref())
+            .number("from", query.from)
+            .number("to", query.to)
+            .number("tail", query.tail);
+        let answer = self.call(&Call::get(path.done())).await?;
+        let from = number(&answer.headers, "windlass-output-from")?;
+        let after = from + answer.body.len() as u64;
+        Ok(OutputBytes {
+            from,
+            next: number(&answer.headers, "windlass-output-next").unwrap_or(after),
+            total: number(&answer.headers, "windlass-output-total")?,
+            dropped: number(&answer.headers, "windlass-output-dropped")?,
+            bytes: answer.body,
+        })
+    }
+
+    pub async fn search_output(
+        &self,
+        session: &SessionId,
+        query: &SearchQuery,
+    ) -> Result<SearchResult, ClientError> {
+        let path = Path::new(&["sessions", session.as_str(), "output", "search"])
+            .text("query", Some(&query.query))
+            .text("turn", query.turn.as_deref())
+            .number("limit", query.limit);
+        self.json(Call::get(path.done())).await
+    }
+
+    /// The display that event `seq` completed.
+    pub async fn display(
+        &self,
+        session: &SessionId,
+        seq: Seq,
+    ) -> Result<DisplayBytes, ClientError> {
+        let number = seq.to_string();
+        let path = Path::new(&["sessions", session.as_str(), "displays", &number]).done();
+        let answer = self.call(&Call::get(path)).await?;
+        let mime = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        Ok(DisplayBytes {
+            mime: mime.unwrap_or("application/octet-stream").to_owned(),
+            bytes: answer.body,
+        })
+    }
+}
+
+/// The node.
+impl Client {
+    /// Succeeds when the node answers at all.
+    pub async fn health(&self) -> Result<(), ClientError> {
+        self.call(&Call::get(Path::new(&["health"]).done())).await.map(drop)
+    }
+
+    pub async fn node_status(&self) -> Result<NodeStatus, ClientError> {
+        self.json(Call::get(Path::new(&["version"]).done())).await
+    }
+
+    /// The metrics in Prometheus' text format.
+    pub async fn metrics(&self) -> Result<String, ClientError> {
+        let answer = self.call(&Call::get(Path::new(&["metrics"]).done())).await?;
+        Ok(String::from_utf8_lossy(&answer.body).into_owned())
+    }
+
+    /// The OpenAPI document, as the node serves it.
+    pub async fn openapi(&self) -> Result<serde_json::Value, ClientError> {
+        self.json(Call::get(Path::new(&["openapi.json"]).done())).await
+    }
+
+    /// Asks the node to stop. It may still be ending when this returns.
+    pub async fn stop_node(&self, sessions: StopSessions) -> Result<(), ClientError> {
+        let path = Path::new(&["node", "stop"]).done();
+        let call = Call::post_json(path, Repeat::IfNotSent, &StopNode { sessions });
+        self.call(&call).await.map(drop)
+    }
+}
+
+fn number(headers: &HeaderMap, name: &'static str) -> Result<u64, ClientError> {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.and_then(|text| text.parse().ok()).ok_or_else(|| ClientError::BadAnswer {
+        request: "a range of output".to_owned(),
+        cause: format!("the header {name} is missing or no number"),
+    })
+}

@@ -1,0 +1,84 @@
+//! What can go wrong between a client and its node, in one small enum: each failure with a stable
+//! code, a message that names the thing, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use windlass_protocol::ErrorCode;
+use windlass_protocol::api::{API, ApiError};
+
+use crate::dirs::DirsError;
+use crate::start::StartError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The node answered, and refused.
+    #[error("{}", .0.message)]
+    Api(ApiError),
+    #[error(transparent)]
+    Dirs(#[from] DirsError),
+    /// Nothing listens, or it stopped listening.
+    #[error("no node answers at {socket}: {cause}")]
+    Unreachable { socket: PathBuf, cause: io::Error },
+    /// The request left, the answer never came. Whether the node acted on it is not known.
+    #[error("the connection to the node ended before its answer came: {cause}")]
+    Cut { cause: String },
+    #[error("this client speaks API {API}, the node speaks {node}")]
+    VersionMismatch { node: String },
+    #[error(transparent)]
+    StartFailed(#[from] StartError),
+    #[error("the node did not answer {request} within {} ms", after.as_millis())]
+    Timeout { request: String, after: Duration },
+    #[error("the node's answer to {request} cannot be understood: {cause}")]
+    BadAnswer { request: String, cause: String },
+}
+
+impl ClientError {
+    /// A name that does not change between releases.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Api(error) => error.code.as_str(),
+            Self::Dirs(_) => "bad_directory",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Cut { .. } => "connection_lost",
+            Self::VersionMismatch { .. } => ErrorCode::VersionMismatch.as_str(),
+            Self::StartFailed(_) => "start_failed",
+            Self::Timeout { .. } => "timeout",
+            Self::BadAnswer { .. } => "bad_answer",
+        }
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Api(error) => error.remedy.clone(),
+            Self::Dirs(error) => error.remedy(),
+            Self::Unreachable { .. } => "start a node with: windlass up".into(),
+            Self::Cut { .. } => {
+                "look at the session before you repeat the request: it may have been done".into()
+            }
+            Self::VersionMismatch { .. } => {
+                "install the same release on both sides, then restart the node with: \
+                 windlass down --keep-sessions && windlass up"
+                    .into()
+            }
+            Self::StartFailed(error) => error.remedy(),
+            Self::Timeout { .. } => {
+                "see whether the node is healthy with: windlass status".to_owned()
+            }
+            Self::BadAnswer { .. } => {
+                "see that a windlass node, and no other program, listens on the socket".into()
+            }
+        }
+    }
+
+    /// The node's own code, where it answered with one.
+    pub fn api_code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Api(error) => Some(error.code),
+            Self::VersionMismatch { .. } => Some(ErrorCode::VersionMismatch),
+            _ => None,
+        }
+    }
+}

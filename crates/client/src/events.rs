@@ -1,0 +1,179 @@
+//! Follows a session's events: each once, in order, over any number of connections. Owns the
+//! place it has reached; interprets no event but the last.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use hyper::body::Incoming;
+use windlass_protocol::api::{EventItem, EventsQuery};
+use windlass_protocol::{EventKind, Seq, SessionId};
+
+use crate::call::Call;
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::ClientError;
+use crate::query::Path;
+use crate::sse::Parser;
+
+/// Streams in a row that may end at once and without a new event before that is an error.
+const FRUITLESS_MAX: u32 = 20;
+
+/// A stream that lasted so long was not fruitless, events or none.
+const FRUITFUL_AFTER: Duration = Duration::from_secs(1);
+
+/// A session's events from one place on. Dropping it ends nothing but the following.
+#[derive(Debug)]
+pub struct EventStream {
+    client: Client,
+    session: SessionId,
+    after: Seq,
+    place: Place,
+    fruitless: u32,
+    opened: Instant,
+}
+
+/// Where the next event comes from.
+#[derive(Debug)]
+enum Place {
+    /// Nothing is open.
+    Apart,
+    Streaming(Box<Streaming>),
+    /// The stream ended without a last event: these were asked for, to know whether more can come.
+    Listed {
+        events: VecDeque<EventItem>,
+        ended: bool,
+    },
+    Over,
+}
+
+struct Streaming {
+    connection: Connection,
+    body: Incoming,
+    parser: Parser,
+}
+
+impl Client {
+    /// Follows the events after `after` until the session ends.
+    pub fn events(&self, session: &SessionId, after: Seq) -> EventStream {
+        let session = session.clone();
+        EventStream {
+            client: self.clone(),
+            session,
+            after,
+            place: Place::Apart,
+            fruitless: 0,
+            opened: Instant::now(),
+        }
+    }
+}
+
+impl EventStream {
+    /// The last event that was given out; a new stream after it goes on where this one is.
+    pub fn after(&self) -> Seq {
+        self.after
+    }
+
+    /// The next event, or `None` when the session is over. After an error the next call connects
+    /// again. A call that is dropped before it returns loses nothing.
+    pub async fn next(&mut self) -> Result<Option<EventItem>, ClientError> {
+        loop {
+            let found = match &mut self.place {
+                Place::Over => return Ok(None),
+                Place::Apart => {
+                    self.place = self.open().await?;
+                    self.opened = Instant::now();
+                    None
+                }
+                Place::Streaming(streaming) => match streaming.next().await {
+                    Ok(Some(data)) => Some(self.parse(&data)?),
+                    // The node closed it: it stops, or nothing can follow. Asking tells which.
+                    Ok(None) => {
+                        self.place = self.ask().await?;
+                        None
+                    }
+                    Err(cause) => {
+                        self.place = Place::Apart;
+                        self.count_fruitless(cause)?;
+                        None
+                    }
+                },
+                Place::Listed { events, ended } => match events.pop_front() {
+                    Some(event) => Some(event),
+                    None if *ended => {
+                        self.place = Place::Over;
+                        None
+                    }
+                    None => {
+                        self.place = Place::Apart;
+                        self.count_fruitless("the node closed the stream".to_owned())?;
+                        None
+                    }
+                },
+            };
+            // A node may repeat what it is not sure we got.
+            if let Some(item) = found.filter(|item| item.event.seq > self.after) {
+                self.after = item.event.seq;
+                self.fruitless = 0;
+                if matches!(item.event.kind, EventKind::SessionEnded { .. }) {
+                    self.place = Place::Over;
+                }
+                return Ok(Some(item));
+            }
+        }
+    }
+
+    /// A node that ends every stream at once is not one to follow for ever.
+    fn count_fruitless(&mut self, cause: String) -> Result<(), ClientError> {
+        let fruitful = self.opened.elapsed() > FRUITFUL_AFTER;
+        self.fruitless = if fruitful { 0 } else { self.fruitless + 1 };
+        if self.fruitless > FRUITLESS_MAX {
+            self.fruitless = 0;
+            return Err(ClientError::Cut { cause });
+        }
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<Place, ClientError> {
+        let path = Path::new(&["sessions", self.session.as_str(), "events"])
+            .number("after", Some(self.after));
+        let call = Call::get(path.done()).accepting("text/event-stream");
+        let (connection, body) = self.client.stream(&call).await?;
+        let streaming = Streaming { connection, body, parser: Parser::default() };
+        Ok(Place::Streaming(Box::new(streaming)))
+    }
+
+    async fn ask(&self) -> Result<Place, ClientError> {
+        let query = EventsQuery { after: self.after.0, wait_ms: 0, limit: None };
+        let page = self.client.events_page(&self.session, query).await?;
+        // A full page is followed by the stream; an ended session's last page is the end.
+        Ok(Place::Listed { events: page.events.into(), ended: page.ended })
+    }
+
+    fn parse(&self, data: &[u8]) -> Result<EventItem, ClientError> {
+        serde_json::from_slice(data).map_err(|fault| ClientError::BadAnswer {
+            request: format!("the events of session {}", self.session),
+            cause: fault.to_string(),
+        })
+    }
+}
+
+impl Streaming {
+    /// The next event's data; `None` when the node closed the stream, an error when it was cut.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+        loop {
+            if let Some(data) = self.parser.next_data() {
+                return Ok(Some(data));
+            }
+            let Some(bytes) = self.connection.chunk(&mut self.body).await? else {
+                return Ok(None);
+            };
+            self.parser.feed(&bytes).map_err(|fault| fault.to_string())?;
+        }
+    }
+}
+
+impl std::fmt::Debug for Streaming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Streaming").finish_non_exhaustive()
+    }
+}

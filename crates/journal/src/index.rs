@@ -1,0 +1,250 @@
+//! The SQLite index: ended turns by id, sessions by age. Derived: all of it can be made again from
+//! the segments. Owns the schema and every statement; never decides when they run.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use windlass_protocol::{Seq, SessionId, TurnId};
+
+use crate::facts::{Facts, TurnRecord};
+use crate::shared::Row;
+
+/// The schema's version. Any other is not read: the index is made again.
+const SCHEMA: i64 = 1;
+
+/// How long a statement waits for the other connection; in WAL mode only a checkpoint can block.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+const CREATE: &str = "
+    CREATE TABLE IF NOT EXISTS sessions (
+        id TEXT PRIMARY KEY,
+        created_at_ms INTEGER NOT NULL,
+        ended_at_ms INTEGER,
+        indexed_seq INTEGER NOT NULL,
+        kept_bytes INTEGER NOT NULL,
+        facts TEXT NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS sessions_by_age ON sessions (created_at_ms);
+    CREATE TABLE IF NOT EXISTS turns (
+        session TEXT NOT NULL,
+        id TEXT NOT NULL,
+        ended_seq INTEGER NOT NULL,
+        record TEXT NOT NULL,
+        PRIMARY KEY (session, id)
+    ) WITHOUT ROWID;
+";
+
+/// The index could not answer. The segments still hold everything.
+#[derive(Debug, thiserror::Error)]
+pub enum IndexError {
+    #[error("the journal's index {path} failed")]
+    Sqlite {
+        path: PathBuf,
+        #[source]
+        cause: rusqlite::Error,
+    },
+    #[error("cannot remove the damaged index {path}")]
+    Io {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("the journal's index writer has stopped")]
+    Stopped,
+}
+
+/// A session as the index knows it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) id: String,
+    pub(crate) indexed_seq: Seq,
+    pub(crate) ended: bool,
+}
+
+/// An ended session, for retention.
+#[derive(Debug)]
+pub(crate) struct EndedSession {
+    pub(crate) id: String,
+    pub(crate) ended_at_ms: u64,
+    pub(crate) kept_bytes: u64,
+}
+
+pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.set_prepared_statement_cache_capacity(16);
+    Ok(connection)
+}
+
+/// Makes the tables, unless they are there; refuses those of another schema.
+pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if found != SCHEMA && found != 0 {
+        return Err(rusqlite::Error::InvalidQuery);
+    }
+    connection.execute_batch(CREATE)?;
+    connection.pragma_update(None, "user_version", SCHEMA)?;
+    // Reads the whole of a table: damage there shows now, and not in the middle of a lookup.
+    connection.query_row("SELECT count(kept_bytes) FROM sessions", [], |_| Ok(()))
+}
+
+pub(crate) fn known(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
+    let sql = "SELECT id, indexed_seq, ended_at_ms IS NOT NULL FROM sessions";
+    let mut statement = connection.prepare(sql)?;
+    let rows = statement.query_map([], |row| {
+        let indexed_seq = Seq(row.get::<_, i64>(1)? as u64);
+        Ok(Known { id: row.get(0)?, indexed_seq, ended: row.get(2)? })
+    })?;
+    rows.collect()
+}
+
+pub(crate) fn put_session(tx: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
+    let facts = &row.facts;
+    let text = serde_json::to_string(&**facts).expect("facts always serialise");
+    let ended_at_ms = facts.ended.as_ref().map(|_| facts.last_at_ms as i64);
+    tx.prepare_cached(
+        "INSERT OR REPLACE INTO sessions
+         (id, created_at_ms, ended_at_ms, indexed_seq, kept_bytes, facts)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![
+        facts.created.id.as_str(),
+        facts.created.created_at_ms as i64,
+        ended_at_ms,
+        facts.last_seq.0 as i64,
+        row.kept_bytes as i64,
+        text,
+    ])?;
+    Ok(())
+}
+
+pub(crate) fn put_turn(
+    tx: &Transaction<'_>,
+    session: &SessionId,
+    turn: &TurnRecord,
+) -> rusqlite::Result<()> {
+    let text = serde_json::to_string(turn).expect("turn records always serialise");
+    tx.prepare_cached(
+        "INSERT OR REPLACE INTO turns (session, id, ended_seq, record) VALUES (?1, ?2, ?3, ?4)",
+    )?
+    .execute(params![session.as_str(), turn.id.as_str(), turn.ended_seq.0 as i64, text])?;
+    Ok(())
+}
+
+/// Says that all turns of a session up to an event are in.
+pub(crate) fn set_indexed(
+    tx: &Transaction<'_>,
+    session: &SessionId,
+    seq: Seq,
+) -> rusqlite::Result<()> {
+    tx.prepare_cached("UPDATE sessions SET indexed_seq = max(indexed_seq, ?2) WHERE id = ?1")?
+        .execute(params![session.as_str(), seq.0 as i64])?;
+    Ok(())
+}
+
+pub(crate) fn indexed_seq(
+    connection: &Connection,
+    session: &SessionId,
+) -> rusqlite::Result<Option<Seq>> {
+    connection
+        .prepare_cached("SELECT indexed_seq FROM sessions WHERE id = ?1")?
+        .query_row([session.as_str()], |row| Ok(Seq(row.get::<_, i64>(0)? as u64)))
+        .optional()
+}
+
+/// Takes out turns that the segments do not hold (any more: power was lost).
+pub(crate) fn delete_turns_after(
+    tx: &Transaction<'_>,
+    session: &SessionId,
+    seq: Seq,
+) -> rusqlite::Result<()> {
+    tx.execute(
+        "DELETE FROM turns WHERE session = ?1 AND ended_seq > ?2",
+        params![session.as_str(), seq.0 as i64],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn delete_session(tx: &Transaction<'_>, session: &str) -> rusqlite::Result<()> {
+    tx.execute("DELETE FROM turns WHERE session = ?1", [session])?;
+    tx.execute("DELETE FROM sessions WHERE id = ?1", [session])?;
+    Ok(())
+}
+
+pub(crate) fn turn(
+    connection: &Connection,
+    session: &SessionId,
+    id: &TurnId,
+) -> rusqlite::Result<Option<TurnRecord>> {
+    let found: Option<String> = connection
+        .prepare_cached("SELECT record FROM turns WHERE session = ?1 AND id = ?2")?
+        .query_row([session.as_str(), id.as_str()], |row| row.get(0))
+        .optional()?;
+    Ok(found.and_then(|text| serde_json::from_str(&text).ok()))
+}
+
+pub(crate) fn session(
+    connection: &Connection,
+    session: &SessionId,
+) -> rusqlite::Result<Option<Facts>> {
+    let found: Option<String> = connection
+        .prepare_cached("SELECT facts FROM sessions WHERE id = ?1")?
+        .query_row([session.as_str()], |row| row.get(0))
+        .optional()?;
+    Ok(found.and_then(|text| serde_json::from_str(&text).ok()))
+}
+
+/// The sessions that have not ended.
+pub(crate) fn live(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut statement = connection.prepare("SELECT id FROM sessions WHERE ended_at_ms IS NULL")?;
+    let rows = statement.query_map([], |row| row.get(0))?;
+    rows.collect()
+}
+
+/// The newest sessions first.
+pub(crate) fn sessions(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<Facts>> {
+    let sql = "SELECT facts FROM sessions ORDER BY created_at_ms DESC, id LIMIT ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement
+        .query_map([i64::try_from(limit).unwrap_or(i64::MAX)], |row| row.get::<_, String>(0))?;
+    let mut found = Vec::new();
+    for text in rows {
+        found.extend(serde_json::from_str::<Facts>(&text?).ok());
+    }
+    Ok(found)
+}
+
+/// The ended sessions, the first ended first, and the bytes of all sessions together.
+pub(crate) fn ended(connection: &Connection) -> rusqlite::Result<(Vec<EndedSession>, u64)> {
+    let sql = "SELECT id, ended_at_ms, kept_bytes FROM sessions
+               WHERE ended_at_ms IS NOT NULL ORDER BY ended_at_ms, id";
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map([], |row| {
+        let ended_at_ms = row.get::<_, i64>(1)? as u64;
+        Ok(EndedSession { id: row.get(0)?, ended_at_ms, kept_bytes: row.get::<_, i64>(2)? as u64 })
+    })?;
+    let ended = rows.collect::<rusqlite::Result<_>>()?;
+    let total = connection.query_row("SELECT total(kept_bytes) FROM sessions", [], |row| {
+        Ok(row.get::<_, f64>(0)? as u64)
+    })?;
+    Ok((ended, total))
+}
+
+/// Whether the file itself is bad, so that only making it again helps.
+pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    match error {
+        rusqlite::Error::SqliteFailure(failure, _) => {
+            // A plain error at this point is a statement that does not fit the tables found.
+            matches!(failure.code, DatabaseCorrupt | NotADatabase | rusqlite::ErrorCode::Unknown)
+        }
+        rusqlite::Error::InvalidQuery
+        | rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::FromSqlConversionFailure(..) => true,
+        _ => false,
+    }
+}

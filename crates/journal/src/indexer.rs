@@ -1,0 +1,280 @@
+//! The background of the journal: one thread that writes the index, one that has full segments
+//! written to the disk. Logs leave word here and never wait; what finds no room in the queue stays
+//! with its session and is looked for later.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use windlass_protocol::{Seq, SessionId};
+
+use crate::index::{self, IndexError};
+use crate::load;
+use crate::shared::{Pending, Shared, lock};
+
+/// Words to the index writer that wait. A session is in the queue once, however much it has.
+const QUEUE_MAX: usize = 1024;
+
+/// Sessions written in one transaction.
+const BATCH_SESSIONS_MAX: usize = 256;
+
+/// Full segments that wait to be synced; past it they are left to the kernel.
+const SYNC_QUEUE_MAX: usize = 16;
+
+/// When to try again after the index could not be written.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The sessions with an open log, or with something the index does not have yet.
+pub(crate) type Registry = Mutex<HashMap<SessionId, Arc<Shared>>>;
+
+enum Word {
+    Touched(Arc<Shared>),
+    Flush(SyncSender<()>),
+    Forget(SessionId, SyncSender<rusqlite::Result<()>>),
+}
+
+/// The way to the background threads; they end with it, after their last work.
+#[derive(Debug)]
+pub(crate) struct Indexer {
+    words: Option<SyncSender<Word>>,
+    files: Option<SyncSender<File>>,
+    /// A word found no room: sessions must be looked through.
+    missed: Arc<AtomicBool>,
+    path: PathBuf,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Indexer {
+    pub(crate) fn start(
+        connection: Connection,
+        path: &Path,
+        registry: Arc<Registry>,
+        gather: Duration,
+    ) -> std::io::Result<Self> {
+        let (words, inbox) = sync_channel(QUEUE_MAX);
+        let (files, full) = sync_channel::<File>(SYNC_QUEUE_MAX);
+        let missed = Arc::new(AtomicBool::new(false));
+        let writer = Writer {
+            connection,
+            path: path.to_owned(),
+            registry,
+            missed: missed.clone(),
+            gather,
+            failing: false,
+        };
+        let index = thread::Builder::new()
+            .name("journal-index".into())
+            .spawn(move || writer.run(&inbox))?;
+        let sync = thread::Builder::new().name("journal-sync".into()).spawn(move || {
+            for file in full {
+                // Only a help against loss of power; what fails here is not lost with the process.
+                let _ = file.sync_data();
+            }
+        })?;
+        let path = path.to_owned();
+        let (words, files) = (Some(words), Some(files));
+        Ok(Self { words, files, missed, path, threads: vec![index, sync] })
+    }
+
+    /// Says that a session has something for the index.
+    pub(crate) fn touch(&self, shared: &Arc<Shared>) {
+        if shared.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(words) = &self.words else { return };
+        if let Err(TrySendError::Full(_)) = words.try_send(Word::Touched(shared.clone())) {
+            shared.queued.store(false, Ordering::Release);
+            self.missed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Has a segment that will not change written to the disk, some time.
+    pub(crate) fn sync_later(&self, file: File) {
+        if let Some(files) = &self.files {
+            let _ = files.try_send(file);
+        }
+    }
+
+    /// Waits until all that was appended before is in the index, or has failed to get there.
+    pub(crate) fn flush(&self) -> Result<(), IndexError> {
+        let (done, wait) = sync_channel(1);
+        self.send(Word::Flush(done))?;
+        wait.recv().map_err(|_| IndexError::Stopped)
+    }
+
+    pub(crate) fn forget(&self, session: SessionId) -> Result<(), IndexError> {
+        let (done, wait) = sync_channel(1);
+        self.send(Word::Forget(session, done))?;
+        let result = wait.recv().map_err(|_| IndexError::Stopped)?;
+        result.map_err(|cause| IndexError::Sqlite { path: self.path.clone(), cause })
+    }
+
+    fn send(&self, word: Word) -> Result<(), IndexError> {
+        let words = self.words.as_ref().ok_or(IndexError::Stopped)?;
+        words.send(word).map_err(|_| IndexError::Stopped)
+    }
+}
+
+impl Drop for Indexer {
+    fn drop(&mut self) {
+        self.words = None;
+        self.files = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Writer {
+    connection: Connection,
+    path: PathBuf,
+    registry: Arc<Registry>,
+    missed: Arc<AtomicBool>,
+    /// How long to wait for more after the first word, so that busy sessions share a transaction.
+    gather: Duration,
+    failing: bool,
+}
+
+#[derive(Default)]
+struct Batch {
+    sessions: Vec<Arc<Shared>>,
+    flushes: Vec<SyncSender<()>>,
+    forgets: Vec<(SessionId, SyncSender<rusqlite::Result<()>>)>,
+}
+
+impl Batch {
+    fn take(&mut self, word: Word) {
+        match word {
+            Word::Touched(shared) => self.sessions.push(shared),
+            Word::Flush(done) => self.flushes.push(done),
+            Word::Forget(session, done) => self.forgets.push((session, done)),
+        }
+    }
+
+    /// Someone waits, or there is enough to do.
+    fn is_due(&self) -> bool {
+        !self.flushes.is_empty()
+            || !self.forgets.is_empty()
+            || self.sessions.len() >= BATCH_SESSIONS_MAX
+    }
+}
+
+impl Writer {
+    fn run(mut self, inbox: &Receiver<Word>) {
+        let mut open = true;
+        while open {
+            let mut batch = Batch::default();
+            open = self.gather(inbox, &mut batch);
+            self.work(batch);
+        }
+        let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+    }
+
+    /// Waits for words; false when there will be none any more.
+    fn gather(&self, inbox: &Receiver<Word>, batch: &mut Batch) -> bool {
+        let first = match self.failing {
+            true => inbox.recv_timeout(RETRY_AFTER),
+            false => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match first {
+            Ok(word) => batch.take(word),
+            Err(RecvTimeoutError::Timeout) => return true,
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        let until = Instant::now() + self.gather;
+        while !batch.is_due() {
+            match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(word) => batch.take(word),
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+        true
+    }
+
+    fn work(&mut self, batch: Batch) {
+        let Batch { mut sessions, flushes, forgets } = batch;
+        if self.missed.swap(false, Ordering::AcqRel) {
+            let registry = lock(&self.registry);
+            sessions.extend(registry.values().filter(|known| !known.pending().is_empty()).cloned());
+        }
+        self.failing = false;
+        for some in sessions.chunks(BATCH_SESSIONS_MAX) {
+            if let Err(cause) = self.write(some) {
+                tracing::warn!(%cause, "the journal's index could not be written; will try again");
+                if index::is_damage(&cause) {
+                    // The next start makes it anew; until then lookups read the segments.
+                    let _ = File::create(rebuild_marker(&self.path));
+                }
+                self.failing = true;
+                self.missed.store(true, Ordering::Release);
+            }
+        }
+        for (session, done) in forgets {
+            let _ = done.send(self.delete(&session));
+        }
+        for done in flushes {
+            let _ = done.send(());
+        }
+    }
+
+    fn write(&mut self, sessions: &[Arc<Shared>]) -> rusqlite::Result<()> {
+        let tx = self.connection.transaction()?;
+        let mut done: Vec<(&Arc<Shared>, Pending)> = Vec::with_capacity(sessions.len());
+        for shared in sessions {
+            // Before the look at what is pending: what comes after it asks again.
+            shared.queued.store(false, Ordering::Release);
+            let pending = shared.pending().clone();
+            let mut seq = pending.turns.keys().next_back().copied();
+            if pending.forgotten > 0 {
+                let after = index::indexed_seq(&tx, &shared.id)?.unwrap_or(Seq(0));
+                match load::ended_turns(&shared.dir, &shared.id, after) {
+                    Ok((turns, _)) => {
+                        for turn in &turns {
+                            index::put_turn(&tx, &shared.id, turn)?;
+                        }
+                    }
+                    Err(error) => tracing::warn!(session = %shared.id, %error, "cannot index"),
+                }
+            }
+            for turn in pending.turns.values() {
+                index::put_turn(&tx, &shared.id, turn)?;
+            }
+            if let Some(row) = &pending.row {
+                index::put_session(&tx, row)?;
+                seq = seq.max(Some(row.facts.last_seq));
+            }
+            if let Some(seq) = seq {
+                index::set_indexed(&tx, &shared.id, seq)?;
+            }
+            done.push((shared, pending));
+        }
+        tx.commit()?;
+        let mut registry = lock(&self.registry);
+        for (shared, pending) in done {
+            shared.indexed(&pending);
+            let idle = !shared.open.load(Ordering::Acquire) && shared.pending().is_empty();
+            if idle && registry.get(&shared.id).is_some_and(|known| Arc::ptr_eq(known, shared)) {
+                registry.remove(&shared.id);
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, session: &SessionId) -> rusqlite::Result<()> {
+        let tx = self.connection.transaction()?;
+        index::delete_session(&tx, session.as_str())?;
+        tx.commit()
+    }
+}
+
+/// The file that asks the next start to make the index anew.
+pub(crate) fn rebuild_marker(index: &Path) -> PathBuf {
+    index.with_extension("rebuild")
+}

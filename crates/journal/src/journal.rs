@@ -1,0 +1,451 @@
+//! The journal of a node: makes, opens, lists and removes sessions, and looks turns up. Owns the
+//! state directory's layout; the caller makes sure that one process at a time writes to it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::Connection;
+use windlass_protocol::{Seq, SessionId, TurnId, TurnNo};
+
+use crate::facts::{Facts, NewSession, TurnRecord};
+use crate::index::{self, IndexError};
+use crate::indexer::{Indexer, Registry};
+use crate::load::{self, LoadError};
+use crate::log::{self, AppendError, Newest, SessionLog};
+use crate::quota::QUOTA_BYTES_MIN;
+use crate::reader::{ReadError, SessionReader};
+use crate::segment::{self, FORMAT, Head, Segment};
+use crate::shared::{Row, Shared, lock};
+use crate::startup;
+
+/// The prefix of a directory that is not a session yet.
+pub(crate) const NEW_PREFIX: &str = ".new-";
+
+/// The prefix of a directory that is no longer a session.
+pub(crate) const GONE_PREFIX: &str = ".gone-";
+
+/// How the journal works.
+#[derive(Debug, Clone, Copy)]
+pub struct JournalOptions {
+    /// How long ended turns are gathered before they go to the index together.
+    pub index_gather: Duration,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self { index_gather: Duration::from_millis(100) }
+    }
+}
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot use the state directory {path}")]
+    Io {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+/// Why a session was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    #[error("session {0} exists already")]
+    AlreadyExists(SessionId),
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    #[error("cannot make {path}")]
+    Io {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// Why a session cannot be written to again.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenSessionError {
+    #[error("session {0} is open already")]
+    InUse(SessionId),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+/// Why a session was not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    #[error("session {0} is open")]
+    InUse(SessionId),
+    #[error("cannot remove {path}")]
+    Io {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+/// What was found when a session was opened again, beside its facts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// The code of each open turn, in the order accepted.
+    pub code: Vec<(TurnNo, Bytes)>,
+    /// Bytes after the last whole record that were cut off.
+    pub cut_bytes: u64,
+}
+
+/// Which ended sessions to keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetentionOptions {
+    /// Those that ended at most so long ago.
+    pub max_age: Duration,
+    /// As many as fit, with all others, into so many bytes.
+    pub max_total_bytes: u64,
+}
+
+/// The journal. Cheap to clone; all clones are one.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state_dir: PathBuf,
+    sessions_dir: PathBuf,
+    index_path: PathBuf,
+    indexer: Arc<Indexer>,
+    registry: Arc<Registry>,
+    /// For lookups; the index writer has its own.
+    index: Mutex<Connection>,
+    /// Held while a session is made, opened or removed, and while the epoch changes.
+    changing: Mutex<()>,
+    next_name: AtomicU64,
+}
+
+impl Journal {
+    /// Opens the journal in a directory, which is made if it is missing, and brings the index up
+    /// to the segments.
+    pub fn open(state_dir: impl Into<PathBuf>, options: JournalOptions) -> Result<Self, OpenError> {
+        let state_dir = state_dir.into();
+        let sessions_dir = state_dir.join("sessions");
+        let index_path = state_dir.join("index.db");
+        let failed = |cause| OpenError::Io { path: sessions_dir.clone(), cause };
+        fs::create_dir_all(&sessions_dir).map_err(failed)?;
+        startup::sweep(&sessions_dir).map_err(failed)?;
+        let (writer, reader) = startup::open_index(&index_path, &sessions_dir)?;
+        let registry = Arc::<Registry>::default();
+        let indexer = Indexer::start(writer, &index_path, registry.clone(), options.index_gather)
+            .map_err(failed)?;
+        let inner = Inner {
+            state_dir,
+            sessions_dir,
+            index_path,
+            indexer: Arc::new(indexer),
+            registry,
+            index: Mutex::new(reader),
+            changing: Mutex::new(()),
+            next_name: AtomicU64::new(0),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    pub fn state_dir(&self) -> &Path {
+        &self.inner.state_dir
+    }
+
+    /// Claims the next epoch; it is on the disk when this returns.
+    pub fn next_epoch(&self) -> io::Result<windlass_protocol::Epoch> {
+        let _changing = lock(&self.inner.changing);
+        startup::next_epoch(&self.inner.state_dir)
+    }
+
+    /// Makes a session: whole or, if anything fails, not at all.
+    pub fn create(&self, mut created: NewSession) -> Result<SessionLog, CreateError> {
+        created.quota_bytes = created.quota_bytes.max(QUOTA_BYTES_MIN);
+        let id = created.id.clone();
+        let dir = self.session_dir(&id);
+        let _changing = lock(&self.inner.changing);
+        if dir.exists() {
+            return Err(CreateError::AlreadyExists(id));
+        }
+        let facts = Facts::new(created);
+        let head = Head {
+            journal: FORMAT,
+            session: id.clone(),
+            first_seq: Seq(1),
+            out: 0,
+            prev: None,
+            drops: Vec::new(),
+        };
+        // A session's directory appears with its first segment in it, whenever the node dies.
+        let making = self.aside(NEW_PREFIX, &id);
+        fs::create_dir(&making).map_err(|cause| CreateError::Io { path: making.clone(), cause })?;
+        let made = log::start_segment(&making, &head, &facts).map_err(CreateError::from).and_then(
+            |newest| match fs::rename(&making, &dir) {
+                Ok(()) => Ok(newest),
+                Err(cause) => Err(CreateError::Io { path: dir.clone(), cause }),
+            },
+        );
+        let mut newest = match made {
+            Ok(newest) => newest,
+            Err(error) => {
+                let _ = fs::remove_dir_all(&making);
+                return Err(error);
+            }
+        };
+        newest.path = segment::path(&dir, head.first_seq);
+        let segments = vec![Segment::new(&head, newest.bytes)];
+        Ok(self.register(id, dir, segments, facts, newest))
+    }
+
+    /// Opens a session to go on with it: cuts off what is not a whole record, and gives back what
+    /// must be done again.
+    pub fn open_session(
+        &self,
+        id: &SessionId,
+    ) -> Result<(SessionLog, Recovered), OpenSessionError> {
+        let _changing = lock(&self.inner.changing);
+        let mut unindexed = false;
+        if let Some(known) = self.registered(id) {
+            if known.open.load(Ordering::Acquire) {
+                return Err(OpenSessionError::InUse(id.clone()));
+            }
+            // The log before it may have left turns that the index does not have yet.
+            self.inner.indexer.flush()?;
+            unindexed = !known.pending().is_empty();
+        }
+        let dir = self.session_dir(id);
+        let mut loaded = load::load(&dir, id)?;
+        let mut recovered = Recovered::default();
+        let newest = recover(&dir, &mut loaded, &mut recovered)?;
+        let facts = loaded.facts;
+        let log = self.register(id.clone(), dir, loaded.segments, facts, newest);
+        if unindexed {
+            // The index failed to take them: it has to read them from the segments.
+            log.index_from_segments();
+        }
+        let reader = log.reader();
+        for turn in &log.facts().open_turns {
+            let code = reader.code(turn.number, turn.accepted_seq, turn.code_to_seq)?;
+            recovered.code.push((turn.number, code));
+        }
+        Ok((log, recovered))
+    }
+
+    /// The sessions that have not ended, by name.
+    pub fn live_sessions(&self) -> Result<Vec<SessionId>, IndexError> {
+        let pending = self.pending_rows();
+        let found = self.query(index::live)?;
+        let mut live: BTreeSet<SessionId> =
+            found.into_iter().filter_map(|id| SessionId::parse(id).ok()).collect();
+        for row in pending {
+            match row.facts.ended {
+                Some(_) => live.remove(&row.facts.created.id),
+                None => live.insert(row.facts.created.id.clone()),
+            };
+        }
+        Ok(live.into_iter().collect())
+    }
+
+    /// The newest sessions first, those that ended included. The facts of an open session are
+    /// those of some moment of the last segment; its log has the newest.
+    pub fn sessions(&self, limit: usize) -> Result<Vec<Facts>, IndexError> {
+        let pending = self.pending_rows();
+        let mut found = self.query(|index| index::sessions(index, limit))?;
+        for row in pending {
+            match found.iter_mut().find(|facts| facts.created.id == row.facts.created.id) {
+                Some(old) => *old = (*row.facts).clone(),
+                None => found.push((*row.facts).clone()),
+            }
+        }
+        found.sort_by(|a, b| {
+            let age = b.created.created_at_ms.cmp(&a.created.created_at_ms);
+            age.then_with(|| a.created.id.cmp(&b.created.id))
+        });
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// One session's facts, as [`Journal::sessions`] gives them.
+    pub fn session(&self, id: &SessionId) -> Result<Option<Facts>, IndexError> {
+        if let Some(row) = self.registered(id).and_then(|known| known.pending().row.clone()) {
+            return Ok(Some((*row.facts).clone()));
+        }
+        self.query(|index| index::session(index, id))
+    }
+
+    /// A turn that has ended, from the moment on when its end was appended.
+    pub fn turn(&self, session: &SessionId, id: &TurnId) -> Result<Option<TurnRecord>, IndexError> {
+        // First what is pending, then the index: a turn leaves the one after it is in the other.
+        let known = self.registered(session);
+        let mut behind = false;
+        if let Some(known) = known {
+            if let Some(turn) = known.pending_turn(id) {
+                return Ok(Some((*turn).clone()));
+            }
+            behind = known.pending().forgotten > 0;
+        }
+        let found = self.query(|index| index::turn(index, session, id));
+        if !behind && found.is_ok() || matches!(found, Ok(Some(_))) {
+            return found;
+        }
+        match load::ended_turns(&self.session_dir(session), session, Seq(0)) {
+            Ok((turns, _)) => Ok(turns.into_iter().rev().find(|turn| turn.id == *id)),
+            Err(LoadError::NotFound(_)) => Ok(None),
+            Err(_) => found,
+        }
+    }
+
+    /// Reads a session, open or not.
+    pub fn reader(&self, id: &SessionId) -> Result<SessionReader, LoadError> {
+        if let Some(known) = self.registered(id) {
+            return Ok(SessionReader::new(known));
+        }
+        let dir = self.session_dir(id);
+        let loaded = load::load(&dir, id)?;
+        let shared = Shared::new(id.clone(), dir, loaded.segments, &loaded.facts);
+        Ok(SessionReader::new(Arc::new(shared)))
+    }
+
+    /// Waits until the index has all that was appended before.
+    pub fn flush_index(&self) -> Result<(), IndexError> {
+        self.inner.indexer.flush()
+    }
+
+    /// Removes ended sessions, those that ended first first, until the rest may stay.
+    pub fn prune(
+        &self,
+        options: RetentionOptions,
+        now_ms: u64,
+    ) -> Result<Vec<SessionId>, RemoveError> {
+        self.flush_index()?;
+        let (ended, mut total) = self.query(index::ended)?;
+        let max_age_ms = u64::try_from(options.max_age.as_millis()).unwrap_or(u64::MAX);
+        let mut removed = Vec::new();
+        for session in ended {
+            let old = now_ms.saturating_sub(session.ended_at_ms) > max_age_ms;
+            let Ok(id) = SessionId::parse(session.id) else { continue };
+            if !old && total <= options.max_total_bytes {
+                continue;
+            }
+            match self.remove(&id) {
+                Ok(()) => {
+                    total = total.saturating_sub(session.kept_bytes);
+                    removed.push(id);
+                }
+                Err(RemoveError::InUse(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes a session with all that is known of it; one that is not there is no error.
+    pub fn remove(&self, id: &SessionId) -> Result<(), RemoveError> {
+        let _changing = lock(&self.inner.changing);
+        {
+            let mut registry = lock(&self.inner.registry);
+            if registry.get(id).is_some_and(|known| known.open.load(Ordering::Acquire)) {
+                return Err(RemoveError::InUse(id.clone()));
+            }
+            registry.remove(id);
+        }
+        let (dir, gone) = (self.session_dir(id), self.aside(GONE_PREFIX, id));
+        match fs::rename(&dir, &gone) {
+            Ok(()) => {
+                fs::remove_dir_all(&gone).map_err(|cause| RemoveError::Io { path: gone, cause })?;
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+            Err(cause) => return Err(RemoveError::Io { path: dir, cause }),
+        }
+        Ok(self.inner.indexer.forget(id.clone())?)
+    }
+
+    fn register(
+        &self,
+        id: SessionId,
+        dir: PathBuf,
+        segments: Vec<Segment>,
+        facts: Facts,
+        newest: Newest,
+    ) -> SessionLog {
+        let shared = Arc::new(Shared::new(id.clone(), dir, segments, &facts));
+        let row = Row { facts: Arc::new(facts.clone()), kept_bytes: shared.kept_bytes() };
+        shared.pending().row = Some(row);
+        let log = SessionLog::new(self.inner.indexer.clone(), shared.clone(), facts, newest);
+        lock(&self.inner.registry).insert(id, shared.clone());
+        self.inner.indexer.touch(&shared);
+        log
+    }
+
+    fn registered(&self, id: &SessionId) -> Option<Arc<Shared>> {
+        lock(&self.inner.registry).get(id).cloned()
+    }
+
+    fn pending_rows(&self) -> Vec<Row> {
+        let registry = lock(&self.inner.registry);
+        registry.values().filter_map(|known| known.pending().row.clone()).collect()
+    }
+
+    fn query<T>(
+        &self,
+        ask: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, IndexError> {
+        let path = &self.inner.index_path;
+        ask(&lock(&self.inner.index))
+            .map_err(|cause| IndexError::Sqlite { path: path.clone(), cause })
+    }
+
+    fn session_dir(&self, id: &SessionId) -> PathBuf {
+        self.inner.sessions_dir.join(id.as_str())
+    }
+
+    /// A name beside the sessions that no other has.
+    fn aside(&self, prefix: &str, id: &SessionId) -> PathBuf {
+        let number = self.inner.next_name.fetch_add(1, Ordering::Relaxed);
+        self.inner.sessions_dir.join(format!("{prefix}{id}.{number}"))
+    }
+}
+
+/// Makes a loaded session's files fit to be written again.
+fn recover(
+    dir: &Path,
+    loaded: &mut load::Loaded,
+    recovered: &mut Recovered,
+) -> Result<Newest, LoadError> {
+    for path in &loaded.torn {
+        recovered.cut_bytes += fs::metadata(path).map_or(0, |meta| meta.len());
+        log::remove_segment(path);
+    }
+    for first_seq in &loaded.head.drops {
+        log::remove_segment(&segment::path(dir, *first_seq));
+    }
+    let first_seq = loaded.head.first_seq;
+    let path = segment::path(dir, first_seq);
+    let bytes = loaded.segments.last().map_or(0, |segment| segment.bytes);
+    let failed = |cause| LoadError::io(&path, cause);
+    let file = File::options().write(true).open(&path).map_err(failed)?;
+    if loaded.file_bytes > bytes {
+        file.set_len(bytes).map_err(failed)?;
+        recovered.cut_bytes += loaded.file_bytes - bytes;
+    }
+    // A turn whose code is not all there was never accepted. Its parts stay in this segment; the
+    // next one starts without them, so that the same turn sent again does not go on from them.
+    let closing = loaded.facts.accepting.take().is_some();
+    Ok(Newest { file, path, first_seq, bytes, grown_from: 0, ragged: false, closing })
+}

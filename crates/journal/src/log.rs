@@ -1,0 +1,405 @@
+//! The log of one session: appends events to its newest segment, starts new segments, drops old
+//! ones past the quota. One owner, one descriptor. An append is one write and never waits for the
+//! disk, the index or a reader.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use windlass_protocol::event::EventKind;
+use windlass_protocol::{Event, LinkSeq, Seq, SessionId, TurnNo};
+
+use crate::facts::{Facts, Stamp, Stamper, TurnRecord};
+use crate::indexer::Indexer;
+use crate::quota;
+use crate::reader::SessionReader;
+use crate::record::{self, Body};
+use crate::segment::{self, FORMAT, Head, HeaderOut, Mark, Segment};
+use crate::shared::{Row, Shared};
+
+/// A longer body is written from where it is; a shorter one is copied next to its header.
+const COPIED_BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// Slices in one write: the kernel takes no more.
+const WRITE_SLICES_MAX: usize = 1024;
+
+/// The buffer that an append leaves behind for the next.
+const BUFFER_BYTES_KEPT: usize = 256 * 1024;
+
+/// An event to append; the log gives it its sequence number.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewEvent {
+    pub at_ms: u64,
+    pub turn: Option<TurnNo>,
+    pub link: Option<LinkSeq>,
+    pub kind: EventKind,
+    pub body: Bytes,
+}
+
+/// What an append did.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Appended {
+    /// The first and the last event of the batch; the last event before it, twice, if it was empty.
+    pub first: Seq,
+    pub last: Seq,
+    /// The turns that the batch ended.
+    pub turns: Vec<Arc<TurnRecord>>,
+    /// Output bytes that were dropped, past the quota, to make room.
+    pub dropped_bytes: u64,
+}
+
+/// Why nothing of a batch was appended. The log can be used again.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    #[error("journal {path} has no space left")]
+    DiskFull {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("cannot write journal {path}")]
+    Io {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("an event of {bytes} bytes is over the limit of {max}", max = record::EVENT_BYTES_MAX)]
+    TooLarge { bytes: usize },
+    #[error("session {0} has ended; nothing can follow")]
+    Ended(SessionId),
+}
+
+impl AppendError {
+    fn new(path: &Path, cause: io::Error) -> Self {
+        let path = path.to_owned();
+        match cause.kind() {
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => Self::DiskFull { path, cause },
+            _ => Self::Io { path, cause },
+        }
+    }
+}
+
+/// The open log of a session.
+#[derive(Debug)]
+pub struct SessionLog {
+    indexer: Arc<Indexer>,
+    shared: Arc<Shared>,
+    facts: Facts,
+    newest: Newest,
+    segment_bytes: u64,
+    buffer: Vec<u8>,
+    /// Which events' bodies are not in the buffer, and where in it they belong.
+    apart: Vec<(usize, usize)>,
+    marks: Vec<Mark>,
+}
+
+/// The segment being written.
+#[derive(Debug)]
+pub(crate) struct Newest {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    pub(crate) first_seq: Seq,
+    /// Its whole records end here.
+    pub(crate) bytes: u64,
+    /// Where its first event starts, or where it was taken over.
+    pub(crate) grown_from: u64,
+    /// Bytes of a failed write may lie behind the end.
+    pub(crate) ragged: bool,
+    /// The next append starts a new segment, whatever the length of this one.
+    pub(crate) closing: bool,
+}
+
+impl SessionLog {
+    pub(crate) fn new(
+        indexer: Arc<Indexer>,
+        shared: Arc<Shared>,
+        facts: Facts,
+        newest: Newest,
+    ) -> Self {
+        shared.open.store(true, Ordering::Release);
+        Self {
+            segment_bytes: quota::segment_bytes(facts.created.quota_bytes),
+            indexer,
+            shared,
+            facts,
+            newest,
+            buffer: Vec::new(),
+            apart: Vec::new(),
+            marks: Vec::new(),
+        }
+    }
+
+    pub fn id(&self) -> &SessionId {
+        &self.shared.id
+    }
+
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    pub fn reader(&self) -> SessionReader {
+        SessionReader::new(self.shared.clone())
+    }
+
+    /// Appends all of the events, or on an error none. When it returns, the events survive the
+    /// death of this process.
+    pub fn append(&mut self, batch: Vec<NewEvent>) -> Result<Appended, AppendError> {
+        if self.facts.ended.is_some() {
+            return Err(AppendError::Ended(self.shared.id.clone()));
+        }
+        let before = self.facts.last_seq;
+        if batch.is_empty() {
+            return Ok(Appended { first: before, last: before, ..Appended::default() });
+        }
+        self.mend()?;
+        let full = self.newest.bytes - self.newest.grown_from >= self.segment_bytes;
+        let dropped_bytes = if full || self.newest.closing { self.roll()? } else { 0 };
+        self.encode(&batch)?;
+        self.write(&batch)?;
+        let turns = self.publish(batch);
+        let first = before.next();
+        Ok(Appended { first, last: self.facts.last_seq, turns, dropped_bytes })
+    }
+
+    /// Puts the batch's records into the buffer, in the order and with the numbers they will have.
+    fn encode(&mut self, batch: &[NewEvent]) -> Result<(), AppendError> {
+        self.buffer.clear();
+        self.buffer.shrink_to(BUFFER_BYTES_KEPT);
+        self.apart.clear();
+        self.marks.clear();
+        let mut stamper = Stamper::after(&self.facts);
+        let mut at = self.newest.bytes;
+        for (place, event) in batch.iter().enumerate() {
+            let NewEvent { at_ms, turn, link, kind, body } = event;
+            let before = stamper.output_end();
+            let Stamp { seq, out, first } = stamper.stamp(*turn, kind, body.len() as u64);
+            let header =
+                HeaderOut { seq, at_ms: *at_ms, turn: *turn, link: *link, out, first, kind };
+            let placing = match body.len() > COPIED_BODY_BYTES_MAX {
+                true => Body::Apart,
+                false => Body::Inline,
+            };
+            let max = record::EVENT_BYTES_MAX;
+            let length = record::encode(&mut self.buffer, &header, body, placing, max)
+                .map_err(|long| AppendError::TooLarge { bytes: long.bytes })?;
+            if placing == Body::Apart {
+                self.apart.push((self.buffer.len(), place));
+            }
+            self.marks.push(Mark { at, seq, out: before });
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Writes the buffer, with the bodies apart from it in their places.
+    fn write(&mut self, batch: &[NewEvent]) -> Result<(), AppendError> {
+        let at = self.newest.bytes;
+        let written = if self.apart.is_empty() {
+            self.newest.file.write_all_at(&self.buffer, at).map(|()| self.buffer.len() as u64)
+        } else {
+            let mut slices = Vec::with_capacity(2 * self.apart.len() + 1);
+            let mut from = 0;
+            for (to, place) in &self.apart {
+                slices.push(IoSlice::new(&self.buffer[from..*to]));
+                slices.push(IoSlice::new(&batch[*place].body));
+                from = *to;
+            }
+            slices.push(IoSlice::new(&self.buffer[from..]));
+            write_all_slices(&self.newest.file, &mut slices, at)
+        };
+        match written {
+            Ok(bytes) => {
+                self.newest.bytes += bytes;
+                Ok(())
+            }
+            Err(cause) => {
+                self.newest.ragged = true;
+                // If this fails too, the next append tries again before it writes.
+                let _ = self.mend();
+                Err(AppendError::new(&self.newest.path, cause))
+            }
+        }
+    }
+
+    /// Cuts off what a failed write left: a whole record among it must not be taken for a later one.
+    fn mend(&mut self) -> Result<(), AppendError> {
+        if self.newest.ragged {
+            let cut = self.newest.file.set_len(self.newest.bytes);
+            cut.map_err(|cause| AppendError::new(&self.newest.path, cause))?;
+            self.newest.ragged = false;
+        }
+        Ok(())
+    }
+
+    /// Takes the written events into the facts and shows them to readers and the index.
+    fn publish(&mut self, batch: Vec<NewEvent>) -> Vec<Arc<TurnRecord>> {
+        let mut stamper = Stamper::after(&self.facts);
+        let mut turns = Vec::new();
+        for NewEvent { at_ms, turn, link, kind, body } in batch {
+            let stamp = stamper.stamp(turn, &kind, body.len() as u64);
+            let event = Event { seq: stamp.seq, at_ms, turn, link, kind };
+            turns.extend(self.facts.apply(&event, stamp, body.len() as u64).map(Arc::new));
+        }
+        self.shared.publish(self.newest.bytes, &self.marks, &self.facts);
+        for turn in &turns {
+            self.shared.remember(turn.clone());
+        }
+        if self.facts.ended.is_some() {
+            if let Ok(file) = self.newest.file.try_clone() {
+                self.indexer.sync_later(file);
+            }
+            self.index_row();
+        } else if !turns.is_empty() {
+            self.indexer.touch(&self.shared);
+        }
+        turns
+    }
+
+    /// Starts a new segment, and drops old ones where the quota asks for it. Returns the output
+    /// bytes dropped.
+    pub(crate) fn roll(&mut self) -> Result<u64, AppendError> {
+        let needed: Vec<Seq> = self
+            .facts
+            .open_turns
+            .iter()
+            .chain(&self.facts.accepting)
+            .flat_map(|turn| (turn.accepted_seq.0..=turn.code_to_seq.0).map(Seq))
+            .collect();
+        let quota_bytes = self.facts.created.quota_bytes;
+        let unindexed = self.shared.unindexed();
+        let (drops, dropped_bytes) = {
+            let segments = self.shared.segments();
+            let drops = quota::victims(&segments, quota_bytes, &needed, &unindexed);
+            let lost = |segment: &&Segment| drops.contains(&segment.first_seq);
+            let bytes = |segment: &Segment| segment.out_end - segment.first_out;
+            let dropped_bytes: u64 = segments.iter().filter(lost).map(bytes).sum();
+            (drops, dropped_bytes)
+        };
+        self.facts.output_dropped_bytes += dropped_bytes;
+        let head = Head {
+            journal: FORMAT,
+            session: self.shared.id.clone(),
+            first_seq: self.facts.last_seq.next(),
+            out: self.facts.output_bytes,
+            prev: Some(self.newest.first_seq),
+            drops,
+        };
+        let fresh = match start_segment(&self.shared.dir, &head, &self.facts) {
+            Ok(fresh) => fresh,
+            Err(error) => {
+                self.facts.output_dropped_bytes -= dropped_bytes;
+                return Err(error);
+            }
+        };
+        let old = std::mem::replace(&mut self.newest, fresh);
+        self.indexer.sync_later(old.file);
+        self.replace_in_list(&head);
+        for first_seq in &head.drops {
+            remove_segment(&segment::path(&self.shared.dir, *first_seq));
+        }
+        self.index_row();
+        Ok(dropped_bytes)
+    }
+
+    fn replace_in_list(&self, head: &Head) {
+        let mut segments = self.shared.segments();
+        if let Some(last) = segments.last_mut() {
+            last.thin_marks();
+        }
+        let mut gap = false;
+        segments.retain_mut(|segment| {
+            let dropped = head.drops.contains(&segment.first_seq);
+            if !dropped && gap {
+                segment.joined = false;
+            }
+            gap = dropped;
+            !dropped
+        });
+        segments.push(Segment::new(head, self.newest.bytes));
+    }
+
+    /// Has the index read the session's ended turns again, from where it is.
+    pub(crate) fn index_from_segments(&self) {
+        self.shared.pending().forgotten += 1;
+        self.indexer.touch(&self.shared);
+    }
+
+    fn index_row(&self) {
+        let facts = Arc::new(self.facts.clone());
+        let kept_bytes = self.shared.kept_bytes();
+        self.shared.pending().row = Some(Row { facts, kept_bytes });
+        self.indexer.touch(&self.shared);
+    }
+}
+
+impl Drop for SessionLog {
+    fn drop(&mut self) {
+        self.shared.open.store(false, Ordering::Release);
+        // The index takes the last facts, and forgets the session once it has them.
+        self.index_row();
+    }
+}
+
+/// Makes the file of a new segment, with its head; on an error there is no such file.
+pub(crate) fn start_segment(dir: &Path, head: &Head, facts: &Facts) -> Result<Newest, AppendError> {
+    let path = segment::path(dir, head.first_seq);
+    let bytes = segment::encode_head(head, facts)
+        .map_err(|long| AppendError::TooLarge { bytes: long.bytes })?;
+    let made =
+        OpenOptions::new().write(true).create(true).truncate(true).open(&path).and_then(|file| {
+            file.write_all_at(&bytes, 0)?;
+            Ok(file)
+        });
+    match made {
+        Ok(file) => {
+            let bytes = bytes.len() as u64;
+            let first_seq = head.first_seq;
+            Ok(Newest {
+                file,
+                path,
+                first_seq,
+                bytes,
+                grown_from: bytes,
+                ragged: false,
+                closing: false,
+            })
+        }
+        Err(cause) => {
+            remove_segment(&path);
+            Err(AppendError::new(&path, cause))
+        }
+    }
+}
+
+pub(crate) fn remove_segment(path: &Path) {
+    match fs::remove_file(path) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %cause, "a dropped journal segment stays");
+        }
+        _ => {}
+    }
+}
+
+fn write_all_slices(file: &File, slices: &mut [IoSlice<'_>], at: u64) -> io::Result<u64> {
+    let (mut slices, mut written) = (slices, 0);
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        let some = &slices[..slices.len().min(WRITE_SLICES_MAX)];
+        match rustix::io::pwritev(file, some, at + written) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(bytes) => {
+                written += bytes as u64;
+                IoSlice::advance_slices(&mut slices, bytes);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(written)
+}

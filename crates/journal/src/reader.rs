@@ -1,0 +1,357 @@
+//! Reading a session: its events after a number, its output by byte range, a display whole. Sees
+//! only whole records, while the log goes on writing; opens files when asked and closes them.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use windlass_protocol::event::EventKind;
+use windlass_protocol::limits::MESSAGE_BYTES_MAX;
+use windlass_protocol::{Event, Seq, SessionId, TurnNo};
+
+use crate::record::{Record, Scanner};
+use crate::segment::{self, parse_event, parse_output};
+use crate::shared::{Place, Shared};
+
+/// Output bytes that one call returns at most.
+pub const OUTPUT_SLICE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Why a session could not be read. What was dropped or removed is no error: it is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read journal {path}")]
+pub struct ReadError {
+    path: PathBuf,
+    #[source]
+    cause: io::Error,
+}
+
+/// Whose output to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// Everything that the session put out.
+    Session,
+    /// What this turn put out while it ran, without what others wrote in the background.
+    Turn(TurnNo),
+}
+
+/// A range of a session's output, `from..to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputRange {
+    pub from: u64,
+    pub to: u64,
+    pub whose: Whose,
+}
+
+impl OutputRange {
+    pub const ALL: Self = Self { from: 0, to: u64::MAX, whose: Whose::Session };
+}
+
+/// Some output. It holds no gap: it ends before one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutputSlice {
+    pub bytes: Bytes,
+    /// Where it starts: as asked, or after what is not kept.
+    pub from: u64,
+    /// Where to go on.
+    pub next: u64,
+    /// Bytes between the start asked for and `from` that are not kept.
+    pub dropped_before: u64,
+}
+
+/// Reads a session. Cheap to make and to clone; each clone has its own place in the events.
+#[derive(Debug, Clone)]
+pub struct SessionReader {
+    shared: Arc<Shared>,
+    /// Where the last call to `events` stopped: a follower pays only for what is new.
+    cursor: Option<Place>,
+}
+
+impl SessionReader {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, cursor: None }
+    }
+
+    pub fn id(&self) -> &SessionId {
+        &self.shared.id
+    }
+
+    /// The last event appended.
+    pub fn last_seq(&self) -> Seq {
+        self.shared.last_seq()
+    }
+
+    /// The end of the output so far.
+    pub fn output_end(&self) -> u64 {
+        self.shared.output_end()
+    }
+
+    /// The events after `after`, in order: at most `events_max`, and at most `bytes_max` of bodies
+    /// but always one event if there is one. Numbers are missing where events are not kept.
+    pub fn events(
+        &mut self,
+        after: Seq,
+        events_max: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<(Event, Bytes)>, ReadError> {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        let wanted = after.next();
+        if wanted > self.shared.last_seq() {
+            return Ok(taken);
+        }
+        let known = self.cursor.take().filter(|cursor| cursor.seq == wanted);
+        let start = known.and_then(|cursor| self.shared.renew(cursor));
+        let start = start.or_else(|| self.shared.place_of_event(wanted));
+        let mut records = Records::new(&self.shared, start);
+        while taken.len() < events_max {
+            let here = records.place();
+            let Some((seq, record)) = records.next()? else { break };
+            if seq < wanted {
+                continue;
+            }
+            if !taken.is_empty() && bytes + record.body.len() > bytes_max {
+                self.cursor = here;
+                return Ok(taken);
+            }
+            let Some((event, _)) = parse_event(&record) else { continue };
+            bytes += record.body.len();
+            taken.push((event, record.body));
+        }
+        self.cursor = records.place();
+        Ok(taken)
+    }
+
+    /// The output in a range, at most [`OUTPUT_SLICE_BYTES_MAX`] of it.
+    pub fn output(&self, range: OutputRange) -> Result<OutputSlice, ReadError> {
+        let range = OutputRange { to: range.to.min(self.shared.output_end()), ..range };
+        let mut pieces = Pieces::new(&self.shared, range);
+        let mut slice = OutputSlice { from: range.from, next: range.from, ..Default::default() };
+        let mut bytes = BytesMut::new();
+        while let Some(piece) = pieces.next()? {
+            if piece.offset > slice.next {
+                if !bytes.is_empty() {
+                    break;
+                }
+                slice.dropped_before += piece.offset - slice.next;
+            }
+            if bytes.is_empty() {
+                slice.from = piece.offset;
+            }
+            let room = OUTPUT_SLICE_BYTES_MAX - bytes.len();
+            let part = match piece.shown {
+                true => piece.bytes.slice(..piece.bytes.len().min(room)),
+                false => Bytes::new(),
+            };
+            let whole = !piece.shown || part.len() == piece.bytes.len();
+            slice.next = match whole {
+                true => piece.offset + piece.bytes.len() as u64,
+                false => piece.offset + part.len() as u64,
+            };
+            bytes.extend_from_slice(&part);
+            if bytes.len() == OUTPUT_SLICE_BYTES_MAX {
+                slice.bytes = bytes.freeze();
+                return Ok(slice);
+            }
+        }
+        if bytes.is_empty() && slice.next < range.to {
+            // The range ends in what is not kept.
+            let end = range.to;
+            slice.dropped_before += end - slice.next;
+            (slice.from, slice.next) = (end, end);
+        }
+        slice.bytes = bytes.freeze();
+        Ok(slice)
+    }
+
+    /// The end of a range: at most the last `count` bytes of it, without a gap in them.
+    pub fn tail(&self, count: u64, range: OutputRange) -> Result<OutputSlice, ReadError> {
+        let count = count.min(OUTPUT_SLICE_BYTES_MAX as u64);
+        let to = range.to.min(self.shared.output_end());
+        let from = range.from.max(to.saturating_sub(count)).min(to);
+        let mut slice = self.output(OutputRange { from, to, ..range })?;
+        while slice.next < to {
+            let later = self.output(OutputRange { from: slice.next, to, ..range })?;
+            if later.bytes.is_empty() {
+                break;
+            }
+            slice = later;
+        }
+        Ok(slice)
+    }
+
+    /// The display that an event completed, whole: its mime type and bytes.
+    pub fn display(&self, seq: Seq) -> Result<Option<(String, Bytes)>, ReadError> {
+        let Some((last, first, body)) = self.display_part(seq)? else { return Ok(None) };
+        let EventKind::Display { mime, id, more: false, .. } = last.kind else { return Ok(None) };
+        if first == seq {
+            return Ok(Some((mime, body)));
+        }
+        let mut whole = BytesMut::new();
+        let mut records = Records::new(&self.shared, self.shared.place_of_event(first));
+        while let Some((at, record)) = records.next()? {
+            if at > seq {
+                break;
+            }
+            let Some((event, stamp)) = parse_event(&record) else { continue };
+            let same = matches!(&event.kind, EventKind::Display { mime: other, id: named, .. }
+                if *other == mime && *named == id);
+            if at >= first && stamp.first == Some(first) && event.turn == last.turn && same {
+                // Its first part is not kept, so neither is the display; over the limit, no one sent it.
+                let headless = whole.is_empty() && at != first;
+                if headless || whole.len() + record.body.len() > MESSAGE_BYTES_MAX {
+                    return Ok(None);
+                }
+                whole.extend_from_slice(&record.body);
+            }
+            if at == seq {
+                return Ok(Some((mime, whole.freeze())));
+            }
+        }
+        Ok(None)
+    }
+
+    fn display_part(&self, seq: Seq) -> Result<Option<(Event, Seq, Bytes)>, ReadError> {
+        let mut records = Records::new(&self.shared, self.shared.place_of_event(seq));
+        while let Some((at, record)) = records.next()? {
+            if at >= seq {
+                let found = parse_event(&record).filter(|_| at == seq);
+                return Ok(
+                    found.map(|(event, stamp)| (event, stamp.first.unwrap_or(seq), record.body))
+                );
+            }
+        }
+        Ok(None)
+    }
+
+    /// The code of a turn, put together from the events that carry it.
+    pub(crate) fn code(&self, number: TurnNo, from: Seq, to: Seq) -> Result<Bytes, ReadError> {
+        let mut whole = BytesMut::new();
+        let mut records = Records::new(&self.shared, self.shared.place_of_event(from));
+        while let Some((at, record)) = records.next()? {
+            if at > to {
+                break;
+            }
+            let Some((event, _)) = parse_event(&record).filter(|_| at >= from) else { continue };
+            if event.turn == Some(number) && matches!(event.kind, EventKind::TurnAccepted { .. }) {
+                whole.extend_from_slice(&record.body);
+            }
+        }
+        Ok(whole.freeze())
+    }
+
+    pub(crate) fn pieces(&self, range: OutputRange) -> Pieces<'_> {
+        Pieces::new(&self.shared, range)
+    }
+}
+
+/// The event records from a place on, over all later segments.
+struct Records<'a> {
+    shared: &'a Shared,
+    place: Option<Place>,
+    scanner: Option<Scanner>,
+}
+
+impl<'a> Records<'a> {
+    fn new(shared: &'a Shared, place: Option<Place>) -> Self {
+        Self { shared, place, scanner: None }
+    }
+
+    /// Where the next record will be read.
+    fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    fn next(&mut self) -> Result<Option<(Seq, Record)>, ReadError> {
+        while let Some(place) = self.place {
+            let found = self.in_segment(place).map_err(|cause| ReadError {
+                path: segment::path(&self.shared.dir, place.segment),
+                cause,
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            // Keep the place in the newest segment: more will come there.
+            let Some(next) = self.shared.place_after(place.segment) else { return Ok(None) };
+            self.place = Some(next);
+            self.scanner = None;
+        }
+        Ok(None)
+    }
+
+    fn in_segment(&mut self, mut place: Place) -> io::Result<Option<(Seq, Record)>> {
+        let scanner = match &mut self.scanner {
+            Some(scanner) => scanner,
+            None if place.at >= place.end => return Ok(None),
+            none => match File::open(segment::path(&self.shared.dir, place.segment)) {
+                Ok(file) => none.insert(Scanner::new(file, place.at, place.end)),
+                // It was dropped or removed meanwhile.
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(cause) => return Err(cause),
+            },
+        };
+        let mut record = scanner.next()?;
+        if record.as_ref().is_some_and(|record| record.at == 0) {
+            record = scanner.next()?;
+        }
+        place.at = scanner.at();
+        let seq = place.seq;
+        if record.is_some() {
+            place.seq = seq.next();
+        }
+        self.place = Some(place);
+        Ok(record.map(|record| (seq, record)))
+    }
+}
+
+/// A run of output bytes that lie in one record, cut to the range.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) offset: u64,
+    pub(crate) bytes: Bytes,
+    /// Whether it belongs to whom was asked for.
+    pub(crate) shown: bool,
+}
+
+/// The output of a range, piece by piece.
+pub(crate) struct Pieces<'a> {
+    records: Records<'a>,
+    range: OutputRange,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(shared: &'a Shared, range: OutputRange) -> Self {
+        let place = match range.from < range.to.min(shared.output_end()) {
+            true => shared.place_of_output(range.from),
+            false => None,
+        };
+        Self { records: Records::new(shared, place), range }
+    }
+
+    pub(crate) fn next(&mut self) -> Result<Option<Piece>, ReadError> {
+        let OutputRange { from, to, whose } = self.range;
+        while let Some((_, record)) = self.records.next()? {
+            let Some(header) = parse_output(&record) else { continue };
+            let Some(out) = header.out else { continue };
+            if out >= to {
+                return Ok(None);
+            }
+            let end = out + record.body.len() as u64;
+            if end <= from {
+                continue;
+            }
+            let (first, last) = (out.max(from), end.min(to));
+            let bytes = record.body.slice((first - out) as usize..(last - out) as usize);
+            let shown = match whose {
+                Whose::Session => true,
+                Whose::Turn(number) => header.turn == Some(number) && !header.background,
+            };
+            // Reading on past the range's end would walk the rest of the session for nothing.
+            if end >= to {
+                self.records = Records::new(self.records.shared, None);
+            }
+            return Ok(Some(Piece { offset: first, bytes, shown }));
+        }
+        Ok(None)
+    }
+}

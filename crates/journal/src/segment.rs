@@ -1,0 +1,249 @@
+//! Segment files: their names, their heads, and what is known of each in memory. Owns the format
+//! of a record's header; never decides when a segment is made or dropped.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use windlass_protocol::event::EventKind;
+use windlass_protocol::{Event, LinkSeq, Seq, SessionId, TurnNo};
+
+use crate::facts::{Facts, Stamp};
+use crate::record::{self, Body, Record, Scanner, TooLong};
+
+/// The format's version, in every segment's head. A newer one is refused.
+pub const FORMAT: u32 = 1;
+
+const NAME_DIGITS: usize = 20;
+
+/// How much of the newest segment a reader walks at most to find a place in it.
+const MARK_BYTES: u64 = 4 * 1024;
+
+/// The same for older segments, which are read more rarely.
+const OLD_MARK_BYTES: u64 = 64 * 1024;
+
+/// The first record of a segment; the facts so far are its body.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    pub(crate) journal: u32,
+    pub(crate) session: SessionId,
+    /// The first event of this segment.
+    pub(crate) first_seq: Seq,
+    /// The session's output before this segment.
+    pub(crate) out: u64,
+    /// The first event of the segment before; absent in the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) prev: Option<Seq>,
+    /// Segments dropped when this one was made. Who recovers finishes the dropping, so that the
+    /// facts' count of dropped bytes is right whenever the node died.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) drops: Vec<Seq>,
+}
+
+/// A head's version alone: what can be read of any version.
+#[derive(Deserialize)]
+struct Version {
+    journal: u32,
+}
+
+/// Why a segment cannot be read from its start.
+#[derive(Debug)]
+pub(crate) enum HeadError {
+    /// Its first record is not whole, or not a head.
+    Torn,
+    Newer(u32),
+    Io(io::Error),
+}
+
+impl From<io::Error> for HeadError {
+    fn from(cause: io::Error) -> Self {
+        Self::Io(cause)
+    }
+}
+
+/// An event's header as it is written: the event, and what the journal adds.
+#[derive(Serialize)]
+pub(crate) struct HeaderOut<'a> {
+    pub(crate) seq: Seq,
+    pub(crate) at_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) turn: Option<TurnNo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) link: Option<LinkSeq>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) out: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) first: Option<Seq>,
+    #[serde(flatten)]
+    pub(crate) kind: &'a EventKind,
+}
+
+#[derive(Deserialize)]
+struct HeaderIn {
+    seq: Seq,
+    at_ms: u64,
+    turn: Option<TurnNo>,
+    link: Option<LinkSeq>,
+    out: Option<u64>,
+    first: Option<Seq>,
+    #[serde(flatten)]
+    kind: EventKind,
+}
+
+/// What the headers of all events share, those of kinds that this release does not know too.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct AnyHeader {
+    pub(crate) seq: Seq,
+    pub(crate) at_ms: u64,
+    pub(crate) link: Option<LinkSeq>,
+}
+
+/// What a reader of output needs of a header; parsing only this is several times faster.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct OutputHeader {
+    pub(crate) out: Option<u64>,
+    pub(crate) turn: Option<TurnNo>,
+    #[serde(default)]
+    pub(crate) background: bool,
+}
+
+/// The event of a record, or `None` where the header is not one that this release knows.
+pub(crate) fn parse_event(record: &Record) -> Option<(Event, Stamp)> {
+    let HeaderIn { seq, at_ms, turn, link, out, first, kind } =
+        serde_json::from_slice(&record.header).ok()?;
+    Some((Event { seq, at_ms, turn, link, kind }, Stamp { seq, out, first }))
+}
+
+pub(crate) fn parse_any(record: &Record) -> Option<AnyHeader> {
+    serde_json::from_slice(&record.header).ok()
+}
+
+pub(crate) fn parse_output(record: &Record) -> Option<OutputHeader> {
+    serde_json::from_slice(&record.header).ok()
+}
+
+pub(crate) fn path(dir: &Path, first_seq: Seq) -> PathBuf {
+    dir.join(format!("{:0width$}.seg", first_seq.0, width = NAME_DIGITS))
+}
+
+/// The first events of all segments in a session's directory, in order.
+pub(crate) fn list(dir: &Path) -> io::Result<Vec<Seq>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_suffix(".seg"));
+        if let Some(digits) = digits.filter(|digits| digits.len() == NAME_DIGITS)
+            && let Ok(first_seq) = digits.parse()
+        {
+            found.push(Seq(first_seq));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The bytes of a segment that holds nothing but its head.
+pub(crate) fn encode_head(head: &Head, facts: &Facts) -> Result<Vec<u8>, TooLong> {
+    let body = serde_json::to_vec(facts).expect("facts always serialise");
+    let mut bytes = Vec::with_capacity(body.len() + 256);
+    record::encode(&mut bytes, head, &body, Body::Inline, record::HEAD_BYTES_MAX)?;
+    Ok(bytes)
+}
+
+/// A segment open for reading behind its head.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) head: Head,
+    pub(crate) facts: Facts,
+    pub(crate) scanner: Scanner,
+    pub(crate) file_bytes: u64,
+}
+
+pub(crate) fn open(dir: &Path, first_seq: Seq) -> Result<Opened, HeadError> {
+    let file = File::open(path(dir, first_seq))?;
+    let file_bytes = file.metadata()?.len();
+    let mut scanner = Scanner::new(file, 0, file_bytes);
+    let record = scanner.next()?.ok_or(HeadError::Torn)?;
+    let version: Version = serde_json::from_slice(&record.header).map_err(|_| HeadError::Torn)?;
+    if version.journal > FORMAT {
+        return Err(HeadError::Newer(version.journal));
+    }
+    let head: Head = serde_json::from_slice(&record.header).map_err(|_| HeadError::Torn)?;
+    let facts: Facts = serde_json::from_slice(&record.body).map_err(|_| HeadError::Torn)?;
+    if head.first_seq != first_seq || facts.last_seq.next() != first_seq {
+        return Err(HeadError::Torn);
+    }
+    Ok(Opened { head, facts, scanner, file_bytes })
+}
+
+/// A place in a segment from which reading can start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) at: u64,
+    /// The event that starts there.
+    pub(crate) seq: Seq,
+    /// The session's output before it.
+    pub(crate) out: u64,
+}
+
+/// A segment as readers see it: whole records only.
+#[derive(Debug, Clone)]
+pub(crate) struct Segment {
+    pub(crate) first_seq: Seq,
+    pub(crate) first_out: u64,
+    pub(crate) out_end: u64,
+    pub(crate) bytes: u64,
+    /// No segment is missing between this one and the one before.
+    pub(crate) joined: bool,
+    marks: Vec<Mark>,
+}
+
+impl Segment {
+    pub(crate) fn new(head: &Head, bytes: u64) -> Self {
+        Self {
+            first_seq: head.first_seq,
+            first_out: head.out,
+            out_end: head.out,
+            bytes,
+            joined: true,
+            marks: Vec::new(),
+        }
+    }
+
+    /// Takes note of a record, where the last note is far enough away.
+    pub(crate) fn mark(&mut self, mark: Mark) {
+        if mark.at >= self.marks.last().map_or(0, |last| last.at) + MARK_BYTES {
+            self.marks.push(mark);
+        }
+    }
+
+    /// Keeps few marks, once the segment is no longer the newest.
+    pub(crate) fn thin_marks(&mut self) {
+        let mut last = 0;
+        self.marks.retain(|mark| {
+            let keep = mark.at >= last + OLD_MARK_BYTES;
+            if keep {
+                last = mark.at;
+            }
+            keep
+        });
+        self.marks.shrink_to_fit();
+    }
+
+    fn start(&self) -> Mark {
+        Mark { at: 0, seq: self.first_seq, out: self.first_out }
+    }
+
+    /// The last known place at or before an event.
+    pub(crate) fn place_of_event(&self, seq: Seq) -> Mark {
+        let after = self.marks.partition_point(|mark| mark.seq <= seq);
+        after.checked_sub(1).map_or_else(|| self.start(), |place| self.marks[place])
+    }
+
+    /// The last known place before the record that holds an output byte.
+    pub(crate) fn place_of_output(&self, out: u64) -> Mark {
+        let after = self.marks.partition_point(|mark| mark.out <= out);
+        after.checked_sub(1).map_or_else(|| self.start(), |place| self.marks[place])
+    }
+}

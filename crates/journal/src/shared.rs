@@ -1,0 +1,194 @@
+//! What a session's log, its readers and the index writer share: the list of segments that hold
+//! whole records, and what the index does not have yet. Never touches a file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use windlass_protocol::{Seq, SessionId, TurnId};
+
+use crate::facts::{Facts, TurnRecord};
+use crate::segment::{Mark, Segment};
+
+/// Ended turns of one session that wait in memory for the index. Past it they are forgotten, and
+/// the index reads them from the segments instead.
+pub const PENDING_TURNS_MAX: usize = 4096;
+
+/// A lock that outlives a panic elsewhere: every holder leaves the data whole between statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) id: SessionId,
+    pub(crate) dir: PathBuf,
+    segments: Mutex<Vec<Segment>>,
+    last_seq: AtomicU64,
+    output_end: AtomicU64,
+    /// A log is open on it.
+    pub(crate) open: AtomicBool,
+    /// It is in the index writer's queue.
+    pub(crate) queued: AtomicBool,
+    pending: Mutex<Pending>,
+}
+
+/// What the index does not have yet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pending {
+    pub(crate) turns: BTreeMap<Seq, Arc<TurnRecord>>,
+    pub(crate) row: Option<Row>,
+    /// Turns that were forgotten here: the index must read the segments.
+    pub(crate) forgotten: u64,
+}
+
+/// A session's row in the index.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) kept_bytes: u64,
+}
+
+/// Where to go on reading, and how far its segment reaches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) segment: Seq,
+    pub(crate) at: u64,
+    pub(crate) seq: Seq,
+    pub(crate) end: u64,
+}
+
+impl Pending {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.turns.is_empty() && self.row.is_none() && self.forgotten == 0
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(id: SessionId, dir: PathBuf, segments: Vec<Segment>, facts: &Facts) -> Self {
+        Self {
+            id,
+            dir,
+            segments: Mutex::new(segments),
+            last_seq: AtomicU64::new(facts.last_seq.0),
+            output_end: AtomicU64::new(facts.output_bytes),
+            open: AtomicBool::new(false),
+            queued: AtomicBool::new(false),
+            pending: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn last_seq(&self) -> Seq {
+        Seq(self.last_seq.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn output_end(&self) -> u64 {
+        self.output_end.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn segments(&self) -> MutexGuard<'_, Vec<Segment>> {
+        lock(&self.segments)
+    }
+
+    pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
+        lock(&self.pending)
+    }
+
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.segments().iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// Shows readers the records that an append has written to the newest segment.
+    pub(crate) fn publish(&self, bytes: u64, marks: &[Mark], facts: &Facts) {
+        let mut segments = self.segments();
+        let newest = segments.last_mut().expect("a session has at least one segment");
+        newest.bytes = bytes;
+        newest.out_end = facts.output_bytes;
+        for mark in marks {
+            newest.mark(*mark);
+        }
+        drop(segments);
+        self.output_end.store(facts.output_bytes, Ordering::Release);
+        self.last_seq.store(facts.last_seq.0, Ordering::Release);
+    }
+
+    /// The place to read from for an event, or for the first one after it that is kept.
+    pub(crate) fn place_of_event(&self, seq: Seq) -> Option<Place> {
+        let segments = self.segments();
+        let after = segments.partition_point(|segment| segment.first_seq <= seq);
+        let segment = segments.get(after.saturating_sub(1))?;
+        Some(place(segment, segment.place_of_event(seq)))
+    }
+
+    /// The place to read from for an output byte, or for the first one after it that is kept.
+    pub(crate) fn place_of_output(&self, out: u64) -> Option<Place> {
+        let segments = self.segments();
+        let after = segments.partition_point(|segment| segment.first_out <= out);
+        let segment = segments.get(after.saturating_sub(1))?;
+        Some(place(segment, segment.place_of_output(out)))
+    }
+
+    /// The start of the segment after the one that begins with `segment`.
+    pub(crate) fn place_after(&self, segment: Seq) -> Option<Place> {
+        let segments = self.segments();
+        let after = segments.partition_point(|other| other.first_seq <= segment);
+        let next = segments.get(after)?;
+        Some(Place { segment: next.first_seq, at: 0, seq: next.first_seq, end: next.bytes })
+    }
+
+    /// A place seen before, with how far its segment reaches now; `None` if it was dropped.
+    pub(crate) fn renew(&self, old: Place) -> Option<Place> {
+        let segments = self.segments();
+        let found = segments.binary_search_by_key(&old.segment, |other| other.first_seq).ok()?;
+        Some(Place { end: segments[found].bytes, ..old })
+    }
+
+    /// Keeps an ended turn until the index has it.
+    pub(crate) fn remember(&self, turn: Arc<TurnRecord>) {
+        let mut pending = self.pending();
+        if pending.turns.len() >= PENDING_TURNS_MAX {
+            pending.forgotten += pending.turns.len() as u64;
+            pending.turns.clear();
+        }
+        pending.turns.insert(turn.ended_seq, turn);
+    }
+
+    pub(crate) fn pending_turn(&self, id: &TurnId) -> Option<Arc<TurnRecord>> {
+        self.pending().turns.values().rev().find(|turn| turn.id == *id).cloned()
+    }
+
+    /// Takes what was just indexed out of what is pending.
+    pub(crate) fn indexed(&self, done: &Pending) {
+        let mut pending = self.pending();
+        for seq in done.turns.keys() {
+            pending.turns.remove(seq);
+        }
+        pending.forgotten -= done.forgotten;
+        let same =
+            |row: &Row| done.row.as_ref().is_some_and(|old| Arc::ptr_eq(&old.facts, &row.facts));
+        if pending.row.as_ref().is_some_and(same) {
+            pending.row = None;
+        }
+    }
+
+    /// The events that the index still has to take in.
+    pub(crate) fn unindexed(&self) -> Unindexed {
+        let pending = self.pending();
+        if pending.forgotten > 0 {
+            return Unindexed::Unknown;
+        }
+        Unindexed::Turns(pending.turns.keys().copied().collect())
+    }
+}
+
+/// Which turn ends exist only in the segments.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unindexed {
+    Turns(Vec<Seq>),
+    Unknown,
+}
+
+fn place(segment: &Segment, mark: Mark) -> Place {
+    Place { segment: segment.first_seq, at: mark.at, seq: mark.seq, end: segment.bytes }
+}

@@ -1,0 +1,147 @@
+//! The connection to a node: reads its frames, and writes what the link half holds. It keeps only
+//! a place in the held events, never a copy of them.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bytes::BytesMut;
+use rustix::io::Errno;
+use windlass_lifecycle::link::KeeperHalf;
+use windlass_protocol::LinkSeq;
+use windlass_protocol::frame::{self, Decoder, Frame};
+use windlass_protocol::link::FromKeeper;
+
+/// Pieces given to one write.
+const SLICES_MAX: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    decoder: Decoder,
+    /// Unnumbered messages, sent between events.
+    control: BytesMut,
+    /// The last event written whole.
+    sent: LinkSeq,
+    /// Bytes written of the one after it.
+    partly: usize,
+    blocked: bool,
+}
+
+/// Why a connection is over.
+#[derive(Debug)]
+pub(crate) enum Gone {
+    Closed,
+    Malformed,
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            decoder: Decoder::default(),
+            control: BytesMut::new(),
+            sent: LinkSeq(0),
+            partly: 0,
+            blocked: false,
+        }
+    }
+
+    /// Whether to wait for room to write.
+    pub fn blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Events after this one are still to be sent: set when a node attaches.
+    pub fn resume(&mut self, after: LinkSeq) {
+        self.sent = after;
+        self.partly = 0;
+    }
+
+    pub fn say(&mut self, message: &FromKeeper) {
+        let mut encoded = Vec::with_capacity(256);
+        frame::encode(&mut encoded, message, &[]);
+        self.control.extend_from_slice(&encoded);
+    }
+
+    /// Reads what has come, once.
+    pub fn fill(&mut self, scratch: &mut [u8]) -> Result<(), Gone> {
+        match rustix::io::read(&self.socket, &mut *scratch) {
+            Ok(0) => Err(Gone::Closed),
+            Ok(read) => {
+                self.decoder.push(&scratch[..read]);
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => Err(Gone::Closed),
+        }
+    }
+
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, Gone> {
+        self.decoder.next_frame().map_err(|_| Gone::Malformed)
+    }
+
+    /// Writes as much as the socket takes: control messages at event boundaries, then events.
+    pub fn flush(&mut self, link: &KeeperHalf) -> Result<(), Gone> {
+        loop {
+            let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(8);
+            let control_first = self.partly == 0 && !self.control.is_empty();
+            if control_first {
+                slices.push(IoSlice::new(&self.control));
+            }
+            let mut skip = self.partly;
+            for event in link.held_after(self.sent) {
+                for part in [&event.head, &event.body] {
+                    let part = &part[skip.min(part.len())..];
+                    if !part.is_empty() {
+                        slices.push(IoSlice::new(part));
+                    }
+                    skip = 0;
+                }
+                if slices.len() + 2 > SLICES_MAX {
+                    break;
+                }
+            }
+            if slices.is_empty() {
+                self.blocked = false;
+                return Ok(());
+            }
+            match rustix::io::writev(&self.socket, &slices) {
+                Ok(written) => self.wrote(written, control_first, link),
+                Err(Errno::AGAIN) => {
+                    self.blocked = true;
+                    return Ok(());
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Gone::Closed),
+            }
+        }
+    }
+
+    fn wrote(&mut self, mut written: usize, control_first: bool, link: &KeeperHalf) {
+        if control_first {
+            let control = written.min(self.control.len());
+            let _ = self.control.split_to(control);
+            written -= control;
+            if !self.control.is_empty() {
+                return;
+            }
+        }
+        written += self.partly;
+        self.partly = 0;
+        for event in link.held_after(self.sent) {
+            let length = event.head.len() + event.body.len();
+            if written < length {
+                self.partly = written;
+                return;
+            }
+            written -= length;
+            self.sent = event.link;
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

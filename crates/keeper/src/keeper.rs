@@ -1,0 +1,409 @@
+//! The poll loop and the life of the worker process: starting, ending, starting afresh, and the
+//! keeper's own end. What the node says is handled in `node_side`, what the worker says in `turn`.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use windlass_lifecycle::link::KeeperHalf;
+use windlass_protocol::event::EventKind;
+use windlass_protocol::link::Launch;
+use windlass_protocol::worker::ToWorker;
+use windlass_protocol::{Stream, TurnNo};
+use windlass_sandbox::{Held, reap_all};
+
+use crate::connection::Connection;
+use crate::signals::Signals;
+use crate::turn::Running;
+use crate::worker::{Filled, Worker};
+
+/// Bytes read at once from the node or the protocol socket.
+const SCRATCH_BYTES: usize = 64 * 1024;
+
+/// How long a keeper without a launch waits for its first node.
+const FIRST_NODE_GRACE: Duration = Duration::from_secs(30);
+
+/// One session's keeper.
+pub(crate) struct Keeper {
+    pub(crate) listener: OwnedFd,
+    pub(crate) held: Held,
+    signals: Signals,
+    pub(crate) link: KeeperHalf,
+    /// The node that is heard.
+    pub(crate) node: Option<Connection>,
+    /// Connections that have not said who they are.
+    pub(crate) callers: Vec<Connection>,
+    /// Since when no node is heard; the keeper ends itself after the grace.
+    pub(crate) alone_since: Option<Instant>,
+    pub(crate) launch: Option<Box<Launch>>,
+    pub(crate) stage: Stage,
+    pub(crate) running: Running,
+    pub(crate) last_turn: TurnNo,
+    pub(crate) restarts: u32,
+    pub(crate) scratch: Vec<u8>,
+}
+
+/// Where the worker process is in its life.
+pub(crate) enum Stage {
+    /// None: before the launch, or after it ended by itself.
+    Down,
+    /// Started, and has not said that it is ready.
+    Starting { worker: Worker, until: Instant },
+    Up { worker: Worker },
+    /// Asked to finish; killed at `until`.
+    Finishing { worker: Worker, until: Instant },
+    /// Everything below was killed and is being reaped.
+    Clearing { worker: Option<Worker>, then: Then },
+}
+
+/// What follows when everything is cleared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    StartAfresh,
+    StayDown,
+    Exit,
+}
+
+enum Step {
+    GoOn,
+    Exit,
+}
+
+impl Keeper {
+    pub fn new(listener: OwnedFd, held: Held, signals: Signals) -> Self {
+        Self {
+            listener,
+            held,
+            signals,
+            link: KeeperHalf::default(),
+            node: None,
+            callers: Vec::new(),
+            alone_since: Some(Instant::now()),
+            launch: None,
+            stage: Stage::Down,
+            running: Running::default(),
+            last_turn: TurnNo(0),
+            restarts: 0,
+            scratch: vec![0; SCRATCH_BYTES],
+        }
+    }
+
+    pub fn run(mut self) {
+        loop {
+            let ready = self.wait();
+            if let Step::Exit = self.serve(&ready) {
+                break;
+            }
+            if let Some(node) = &mut self.node
+                && node.flush(&self.link).is_err()
+            {
+                self.lose_node();
+            }
+        }
+        self.remove_socket();
+    }
+
+    fn serve(&mut self, ready: &Ready) -> Step {
+        if ready.signals {
+            let heard = self.signals.hear();
+            if heard.stop {
+                self.clear(Then::Exit);
+            }
+            if heard.child {
+                self.reap();
+            }
+        }
+        if ready.listener {
+            self.accept();
+        }
+        if ready.node {
+            self.hear_node();
+        }
+        if ready.callers {
+            self.hear_callers();
+        }
+        if ready.worker {
+            self.hear_worker();
+        }
+        if ready.pipes {
+            self.hear_pipes();
+        }
+        if ready.worker_room
+            && let Some(worker) = self.worker()
+        {
+            worker.flush();
+        }
+        self.pass_deadlines();
+        match self.stage {
+            Stage::Clearing { then: Then::Exit, .. } if self.cleared() => Step::Exit,
+            _ => Step::GoOn,
+        }
+    }
+
+    pub(crate) fn worker(&mut self) -> Option<&mut Worker> {
+        match &mut self.stage {
+            Stage::Starting { worker, .. }
+            | Stage::Up { worker }
+            | Stage::Finishing { worker, .. } => Some(worker),
+            Stage::Clearing { worker, .. } => worker.as_mut(),
+            Stage::Down => None,
+        }
+    }
+
+    /// Numbers an event; it goes out at the end of this round.
+    pub(crate) fn tell(&mut self, turn: Option<TurnNo>, kind: EventKind, body: Bytes) {
+        self.link.push(turn, kind, body);
+    }
+
+    pub(crate) fn start_worker(&mut self) {
+        let Some(launch) = &self.launch else { return };
+        match Worker::start(launch) {
+            Ok(worker) => {
+                let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
+                self.stage = Stage::Starting { worker, until };
+            }
+            Err(error) => {
+                let program = launch.argv.first().map_or("", String::as_str);
+                let cause = format!("cannot start {program}: {error}");
+                self.stage = Stage::Down;
+                self.tell(None, EventKind::WorkerEnded { cause }, Bytes::new());
+            }
+        }
+    }
+
+    /// The worker said that it can take turns.
+    pub(crate) fn worker_is_ready(&mut self, name: String) {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Down) {
+            Stage::Starting { worker, .. } => {
+                let pid = worker.pid;
+                let restarts = self.restarts;
+                let ready = EventKind::WorkerReady { worker: name, pid, restarts };
+                self.tell(None, ready, Bytes::new());
+                Stage::Up { worker }
+            }
+            other => other,
+        };
+    }
+
+    /// The worker's program is asked to finish; everything is killed after the grace.
+    pub(crate) fn finish(&mut self, grace: Duration) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Down);
+        match stage {
+            Stage::Starting { mut worker, .. } | Stage::Up { mut worker } if !grace.is_zero() => {
+                let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+                worker.send(ToWorker::Shutdown { grace_ms }, &Bytes::new());
+                self.stage = Stage::Finishing { worker, until: Instant::now() + grace };
+            }
+            other => {
+                self.stage = other;
+                self.clear(Then::Exit);
+            }
+        }
+    }
+
+    /// Kills everything below; `then` follows once it is reaped.
+    pub(crate) fn clear(&mut self, then: Then) {
+        let then = match self.stage {
+            // Nothing overrides the keeper's own end.
+            Stage::Clearing { then: Then::Exit, .. } => Then::Exit,
+            _ => then,
+        };
+        self.held.kill_all();
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Down) {
+            Stage::Starting { worker, .. }
+            | Stage::Up { worker }
+            | Stage::Finishing { worker, .. } => Stage::Clearing { worker: Some(worker), then },
+            Stage::Clearing { worker, .. } => Stage::Clearing { worker, then },
+            Stage::Down => Stage::Clearing { worker: None, then },
+        };
+        self.reap();
+    }
+
+    fn cleared(&self) -> bool {
+        matches!(self.stage, Stage::Clearing { worker: None, .. }) && reap_all().none_left
+    }
+
+    fn reap(&mut self) {
+        let reaped = reap_all();
+        let pid = self.worker().map(|worker| worker.pid);
+        if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
+            self.worker_ended(how.clone());
+        }
+        if let Stage::Clearing { then, worker: None } = self.stage {
+            if !reaped.none_left {
+                // Orphans have come to us since: they go too.
+                self.held.kill_all();
+            } else if then == Then::StartAfresh {
+                self.start_worker();
+            } else if then == Then::StayDown {
+                self.stage = Stage::Down;
+            }
+        }
+    }
+
+    /// The worker process is reaped: what it had said and printed comes first.
+    fn worker_ended(&mut self, how: String) {
+        if !matches!(self.stage, Stage::Clearing { .. }) {
+            while self.fill_from_worker() == Filled::Some {}
+        }
+        self.drain_pipes();
+        let stage = std::mem::replace(&mut self.stage, Stage::Down);
+        self.running.end();
+        match stage {
+            Stage::Clearing { then, .. } => {
+                self.stage = Stage::Clearing { worker: None, then };
+                if then != Then::Exit {
+                    self.tell(None, EventKind::WorkerEnded { cause: how }, Bytes::new());
+                }
+            }
+            Stage::Finishing { .. } => self.clear(Then::Exit),
+            _ => self.tell(None, EventKind::WorkerEnded { cause: how }, Bytes::new()),
+        }
+    }
+
+    fn pass_deadlines(&mut self) {
+        let now = Instant::now();
+        match &self.stage {
+            Stage::Starting { until, .. } if now >= *until => {
+                let note = b"windlass: the worker did not say worker_ready in time\n";
+                let output = EventKind::Output { stream: Stream::Stderr, background: true };
+                self.tell(None, output, Bytes::from_static(note));
+                self.clear(Then::StayDown);
+            }
+            Stage::Finishing { until, .. } if now >= *until => self.clear(Then::Exit),
+            _ => {}
+        }
+        if self.alone_since.is_some_and(|since| now >= since + self.node_grace()) {
+            self.clear(Then::Exit);
+        }
+    }
+
+    fn node_grace(&self) -> Duration {
+        self.launch
+            .as_ref()
+            .map_or(FIRST_NODE_GRACE, |launch| Duration::from_millis(launch.node_grace_ms))
+    }
+
+    /// The nearest moment at which something must be done without a descriptor's word.
+    fn next_deadline(&self) -> Option<Instant> {
+        let stage = match &self.stage {
+            Stage::Starting { until, .. } | Stage::Finishing { until, .. } => Some(*until),
+            _ => None,
+        };
+        let exiting = matches!(self.stage, Stage::Clearing { then: Then::Exit, .. });
+        let alone = self.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
+        stage.into_iter().chain(alone).min()
+    }
+
+    /// Our socket's file, so that nobody takes it for a living keeper.
+    fn remove_socket(&self) {
+        if let Ok(address) = rustix::net::getsockname(&self.listener)
+            && let Ok(unix) = rustix::net::SocketAddrUnix::try_from(address)
+            && let Some(path) = unix.path()
+        {
+            let _ = rustix::fs::unlink(path.as_ref());
+        }
+    }
+}
+
+/// What the loop woke for.
+#[derive(Debug, Default)]
+struct Ready {
+    signals: bool,
+    listener: bool,
+    node: bool,
+    callers: bool,
+    worker: bool,
+    pipes: bool,
+    worker_room: bool,
+}
+
+impl Keeper {
+    fn wait(&mut self) -> Ready {
+        // A full link stops the reading of the worker, and nothing else.
+        let take_output = !self.link.full();
+        let timeout = self.next_deadline().map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 60, tv_nsec: 0 })
+        });
+        let worker = match &self.stage {
+            Stage::Starting { worker, .. }
+            | Stage::Up { worker }
+            | Stage::Finishing { worker, .. } => Some(worker),
+            Stage::Clearing { .. } | Stage::Down => None,
+        };
+        let mut sources = Vec::with_capacity(8);
+        let mut fds = Vec::with_capacity(8);
+        let mut watch = |source, fd, flags| {
+            sources.push(source);
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        };
+        watch(Source::Signals, self.signals.as_fd(), PollFlags::IN);
+        watch(Source::Listener, self.listener.as_fd(), PollFlags::IN);
+        if let Some(node) = &self.node {
+            let room = if node.blocked() { PollFlags::OUT } else { PollFlags::empty() };
+            watch(Source::Node, node.as_fd(), PollFlags::IN | room);
+        }
+        for caller in &self.callers {
+            watch(Source::Caller, caller.as_fd(), PollFlags::IN);
+        }
+        if let Some(worker) = worker {
+            if worker.blocked() {
+                watch(Source::WorkerRoom, worker.socket(), PollFlags::OUT);
+            }
+            if take_output {
+                watch(Source::Worker, worker.socket(), PollFlags::IN);
+                for stream in [Stream::Stdout, Stream::Stderr] {
+                    if let Some(pipe) = worker.pipe(stream) {
+                        watch(Source::Pipe, pipe, PollFlags::IN);
+                    }
+                }
+            }
+        }
+        // EINTR cannot happen with every signal taken as a descriptor; a spurious wake is harmless.
+        let _ = poll(&mut fds, timeout.as_ref());
+        let woke = |source| {
+            sources.iter().zip(&fds).any(|(of, fd)| *of == source && !fd.revents().is_empty())
+        };
+        Ready {
+            signals: woke(Source::Signals),
+            listener: woke(Source::Listener),
+            node: woke(Source::Node),
+            callers: woke(Source::Caller),
+            worker: woke(Source::Worker),
+            pipes: woke(Source::Pipe),
+            worker_room: woke(Source::WorkerRoom),
+        }
+    }
+
+    /// Takes what has come on the protocol socket. A worker that closed it can be given no turn,
+    /// so it is ended.
+    fn hear_worker(&mut self) {
+        let closed = self.fill_from_worker() == Filled::Closed;
+        if closed && matches!(self.stage, Stage::Starting { .. } | Stage::Up { .. }) {
+            self.clear(Then::StayDown);
+        }
+    }
+
+    fn fill_from_worker(&mut self) -> Filled {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let filled = self.worker().map_or(Filled::Nothing, |worker| worker.fill(&mut scratch));
+        self.scratch = scratch;
+        if filled == Filled::Some {
+            self.take_frames();
+        }
+        filled
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Signals,
+    Listener,
+    Node,
+    Caller,
+    Worker,
+    WorkerRoom,
+    Pipe,
+}

@@ -1,0 +1,69 @@
+//! Holds one session's processes: the worker, everything the worker starts, its raw output, and
+//! every event the node has not acknowledged. When the keeper ends, for any cause, they end too.
+//!
+//! Theory of operation. The node creates the keeper's listening socket and starts `windlass
+//! keeper` with it as standard input. The keeper takes hold of its future process tree
+//! (`windlass_sandbox::hold`), then runs one poll loop (`keeper`) over: the listener, the node's
+//! connection (`node_side`), the worker's protocol socket and raw pipes (`worker`), and
+//! signals. There is no async runtime, no thread and no timer tick: the loop wakes for a
+//! descriptor or for the nearest deadline. Every byte from the worker is hostile.
+
+mod connection;
+mod input;
+mod keeper;
+mod node_side;
+mod signals;
+mod turn;
+mod usage;
+mod worker;
+
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use rustix::stdio;
+pub use windlass_sandbox::Wanted;
+use windlass_sandbox::hold;
+
+/// Runs the keeper whose listening socket is standard input. Errors go to standard error, which
+/// the node has pointed at its log.
+pub fn run(wanted: Wanted) -> ExitCode {
+    match start(wanted) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("keeper: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("the process tree cannot be held: {0}")]
+    Hold(#[from] windlass_sandbox::HoldError),
+    #[error("{act}: {cause}")]
+    Setup { act: &'static str, cause: std::io::Error },
+}
+
+fn start(wanted: Wanted) -> Result<(), StartError> {
+    let setup = |act| move |errno: rustix::io::Errno| StartError::Setup { act, cause: errno.into() };
+    // A session of its own: no terminal's hang-up or Ctrl-C reaches it.
+    rustix::process::setsid().map_err(setup("start a process session"))?;
+    let listener = take_listener().map_err(|cause| StartError::Setup {
+        act: "take the listening socket from standard input",
+        cause,
+    })?;
+    let held = hold::enter(wanted)?;
+    let signals = signals::Signals::take()
+        .map_err(|errno| StartError::Setup { act: "take signals", cause: errno.into() })?;
+    keeper::Keeper::new(listener, held, signals).run();
+    Ok(())
+}
+
+/// Standard input becomes ours alone (closed on exec), and `/dev/null` takes its place.
+fn take_listener() -> std::io::Result<OwnedFd> {
+    let listener = rustix::io::fcntl_dupfd_cloexec(stdio::stdin(), 3)?;
+    let null = std::fs::File::open("/dev/null")?;
+    stdio::dup2_stdin(&null)?;
+    rustix::io::ioctl_fionbio(&listener, true)?;
+    Ok(listener)
+}

@@ -1,0 +1,161 @@
+//! What nodes say: who they are, what is journaled, and what to do. Only the node with the newest
+//! epoch is heard.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rustix::net::{SocketFlags, accept_with};
+use windlass_lifecycle::link::Done;
+use windlass_protocol::link::{
+    Attached, Command, CommandSeq, FromKeeper, LINK, Launch, RefuseReason, ToKeeper,
+};
+use windlass_protocol::{Epoch, LinkSeq, TurnNo};
+
+use crate::connection::Connection;
+use crate::input::Given;
+use crate::keeper::{Keeper, Then};
+
+/// Connections that may wait to say who they are; the oldest goes when one more comes.
+const CALLERS_MAX: usize = 4;
+
+/// A caller that attaches.
+struct Claim {
+    epoch: Epoch,
+    after: LinkSeq,
+    launch: Option<Box<Launch>>,
+}
+
+impl Keeper {
+    pub(crate) fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(socket) = accept_with(&self.listener, flags) {
+            if self.callers.len() == CALLERS_MAX {
+                self.callers.remove(0);
+            }
+            self.callers.push(Connection::new(socket));
+        }
+        // The first message is often there already.
+        self.hear_callers();
+    }
+
+    pub(crate) fn hear_callers(&mut self) {
+        for mut caller in std::mem::take(&mut self.callers) {
+            if caller.fill(&mut self.scratch).is_err() {
+                continue;
+            }
+            match caller.next_frame() {
+                Ok(None) => self.callers.push(caller),
+                Ok(Some(frame)) => match serde_json::from_slice(&frame.header) {
+                    Ok(ToKeeper::Attach { epoch, after, launch, .. }) => {
+                        self.claim(caller, Claim { epoch, after, launch });
+                    }
+                    _ => self.refuse(caller, RefuseReason::BadAttach),
+                },
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn claim(&mut self, mut caller: Connection, claim: Claim) {
+        if claim.launch.is_some() && self.launch.is_some() {
+            return self.refuse(caller, RefuseReason::BadAttach);
+        }
+        if let Err(reason) = self.link.attach(claim.epoch, claim.after) {
+            return self.refuse(caller, reason);
+        }
+        caller.resume(claim.after);
+        caller.say(&FromKeeper::Attached(Box::new(Attached {
+            link: LINK,
+            epoch: claim.epoch,
+            pid: self.held.pid(),
+            last: self.link.last(),
+            command: self.link.seen(),
+            last_turn: self.last_turn,
+            running: self.running.turn(),
+            restarts: self.restarts,
+            hold: self.held.hold(),
+        })));
+        // The former node's connection closes here: it is fenced.
+        self.node = Some(caller);
+        self.alone_since = None;
+        if let Some(launch) = claim.launch {
+            self.launch = Some(launch);
+            self.start_worker();
+        }
+        // Commands may have come with the attach.
+        self.take_commands();
+    }
+
+    fn refuse(&mut self, mut caller: Connection, reason: RefuseReason) {
+        caller.say(&FromKeeper::Refused { epoch: self.link.epoch(), reason });
+        let nothing = windlass_lifecycle::link::KeeperHalf::default();
+        let _ = caller.flush(&nothing);
+    }
+
+    pub(crate) fn lose_node(&mut self) {
+        self.node = None;
+        self.alone_since = Some(Instant::now());
+    }
+
+    pub(crate) fn hear_node(&mut self) {
+        let Some(node) = &mut self.node else { return };
+        if node.fill(&mut self.scratch).is_err() {
+            return self.lose_node();
+        }
+        self.take_commands();
+    }
+
+    fn take_commands(&mut self) {
+        while let Some(node) = &mut self.node {
+            let message = match node.next_frame() {
+                Ok(None) => return,
+                Ok(Some(frame)) => {
+                    serde_json::from_slice::<ToKeeper>(&frame.header).ok().map(|m| (m, frame.body))
+                }
+                Err(_) => None,
+            };
+            match message {
+                Some((ToKeeper::Ack { after }, _)) => self.link.acknowledge(after),
+                Some((ToKeeper::Command { command, after, act }, body)) => {
+                    self.link.acknowledge(after);
+                    self.take_command(command, act, &body);
+                }
+                // Two attaches on one connection, or no message at all: not a node of ours.
+                Some((ToKeeper::Attach { .. }, _)) | None => self.lose_node(),
+            }
+        }
+    }
+
+    fn take_command(&mut self, command: CommandSeq, act: Command, body: &Bytes) {
+        match self.link.command(command, act, body) {
+            Done::Already | Done::Partly => {}
+            Done::Now(act, body) => self.perform(act, body),
+            // The node refuses such a message itself; one that comes all the same is not done.
+            Done::TooLarge(_) => {}
+        }
+    }
+
+    fn perform(&mut self, act: Command, body: Bytes) {
+        match act {
+            Command::TurnStart { turn, .. } => self.start_turn(turn, &body),
+            Command::TurnInput { turn, eof, .. } => self.give_input(turn, body, eof),
+            Command::Interrupt { turn } => self.interrupt_turn(turn),
+            Command::Restart => {
+                // Counted when told, not when done: a node that attaches meanwhile must not tell
+                // it again.
+                self.restarts += 1;
+                self.clear(Then::StartAfresh);
+            }
+            Command::Shutdown { grace_ms } => self.finish(Duration::from_millis(grace_ms)),
+        }
+    }
+
+    fn give_input(&mut self, turn: TurnNo, bytes: Bytes, eof: bool) {
+        self.take_input(turn, Given { bytes, eof });
+        // The client waits for this word, and no event may come soon.
+        let seen = FromKeeper::Seen { command: self.link.seen() };
+        if let Some(node) = &mut self.node {
+            node.say(&seen);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The running turn, and what the worker says about it. Every message is checked against the turn
+//! in flight; what does not fit is counted and dropped, what is malformed ends the session.
+
+use bytes::Bytes;
+use windlass_protocol::event::{EventKind, TurnError};
+use windlass_protocol::frame::Frame;
+use windlass_protocol::limits::MESSAGE_BYTES_MAX;
+use windlass_protocol::worker::{FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome};
+use windlass_protocol::{Stream, TurnNo};
+
+use crate::input::{Given, HeldInput};
+use crate::keeper::{Keeper, Stage, Then};
+use crate::usage::Mark;
+
+/// The turn in flight, if there is one, and what was dropped around it.
+#[derive(Debug, Default)]
+pub(crate) struct Running {
+    turn: Option<Flight>,
+    /// Messages that were not understood or came for another turn, not reported yet.
+    dropped: u64,
+}
+
+#[derive(Debug)]
+struct Flight {
+    turn: TurnNo,
+    mark: Mark,
+    output_bytes: u64,
+    input: HeldInput,
+    /// Bytes so far of a display whose last frame has not come.
+    display_bytes: usize,
+}
+
+impl Running {
+    pub fn turn(&self) -> Option<TurnNo> {
+        self.turn.as_ref().map(|flight| flight.turn)
+    }
+
+    pub fn end(&mut self) {
+        self.turn = None;
+    }
+}
+
+impl Keeper {
+    pub(crate) fn start_turn(&mut self, turn: TurnNo, code: &Bytes) {
+        self.last_turn = self.last_turn.max(turn);
+        let Stage::Up { worker } = &mut self.stage else {
+            // The worker ended while the turn was on its way; the node learns that by its event.
+            return;
+        };
+        self.running.turn = Some(Flight {
+            turn,
+            mark: worker.meter.mark(),
+            output_bytes: 0,
+            input: HeldInput::default(),
+            display_bytes: 0,
+        });
+        worker.send(ToWorker::TurnStart { turn, more: false }, code);
+    }
+
+    pub(crate) fn take_input(&mut self, turn: TurnNo, given: Given) {
+        if let Some(flight) = self.running.turn.as_mut().filter(|flight| flight.turn == turn) {
+            flight.input.give(given);
+            self.answer_input();
+        }
+    }
+
+    pub(crate) fn interrupt_turn(&mut self, turn: TurnNo) {
+        if let Some(flight) = self.running.turn.as_mut().filter(|flight| flight.turn == turn) {
+            flight.input.clear();
+            if let Some(worker) = self.worker() {
+                worker.interrupt(&ToWorker::Interrupt { turn });
+            }
+        }
+    }
+
+    /// Gives held input to code that asked for it.
+    fn answer_input(&mut self) -> bool {
+        let Some(flight) = &mut self.running.turn else { return false };
+        let Some(given) = flight.input.answer() else { return false };
+        let turn = flight.turn;
+        let bytes = given.bytes.len() as u64;
+        if let Some(worker) = self.worker() {
+            worker.send(ToWorker::TurnInput { turn, more: false, eof: given.eof }, &given.bytes);
+        }
+        self.tell(Some(turn), EventKind::InputTaken { bytes }, Bytes::new());
+        true
+    }
+
+    /// Takes the whole frames that have come. Bytes already in the raw pipes were written before
+    /// them, so they go first.
+    pub(crate) fn take_frames(&mut self) {
+        self.drain_pipes();
+        loop {
+            let Some(worker) = self.worker() else { return };
+            let parsed = match worker.next_frame() {
+                Ok(None) => return,
+                Ok(Some(frame)) => parse(frame),
+                Err(error) => Err(error.to_string()),
+            };
+            let taken = match parsed {
+                Ok((message, body)) => self.take_message(message, body),
+                Err(message) => Err(message),
+            };
+            if let Err(message) = taken {
+                self.tell(None, EventKind::ProtocolBroken { message }, Bytes::new());
+                return self.clear(Then::StayDown);
+            }
+        }
+    }
+
+    fn take_message(&mut self, message: FromWorker, body: Bytes) -> Result<(), String> {
+        if let Stage::Starting { .. } = self.stage {
+            return self.take_first(message);
+        }
+        match message {
+            FromWorker::Output { turn, stream, background } => {
+                self.take_output(turn, stream, background, body);
+            }
+            FromWorker::Display { turn, mime, id, update, more } => {
+                return self.take_display(turn, EventKind::Display { mime, id, update, more }, body);
+            }
+            FromWorker::StdinWait { turn, prompt, secret } if self.is_current(turn) => {
+                if let Some(flight) = &mut self.running.turn {
+                    flight.input.ask();
+                }
+                if !self.answer_input() {
+                    self.tell(Some(turn), EventKind::StdinWait { prompt, secret }, Bytes::new());
+                }
+            }
+            FromWorker::Idle { turn, outcome, error } if self.is_current(turn) => {
+                self.end_turn(turn, outcome, error);
+            }
+            FromWorker::SessionEnd { .. } => {}
+            FromWorker::WorkerReady { .. } => return Err("worker_ready came twice".into()),
+            FromWorker::StdinWait { .. }
+            | FromWorker::Idle { .. }
+            | FromWorker::ToolCall { .. }
+            | FromWorker::Unknown => self.running.dropped += 1,
+        }
+        Ok(())
+    }
+
+    fn take_first(&mut self, message: FromWorker) -> Result<(), String> {
+        match message {
+            FromWorker::WorkerReady { protocol: PROTOCOL, worker, .. } => {
+                self.worker_is_ready(worker);
+                Ok(())
+            }
+            FromWorker::WorkerReady { protocol, .. } => {
+                Err(format!("the worker speaks protocol {protocol}, not {PROTOCOL}"))
+            }
+            _ => Err("the first message was not worker_ready".into()),
+        }
+    }
+
+    fn take_output(&mut self, turn: TurnNo, stream: Stream, background: bool, body: Bytes) {
+        let current = self.is_current(turn);
+        let left_over = background && turn <= self.last_turn;
+        if !current && !left_over {
+            self.running.dropped += 1;
+            return;
+        }
+        if let Some(flight) = self.running.turn.as_mut().filter(|_| current) {
+            flight.output_bytes += body.len() as u64;
+        }
+        self.tell(Some(turn), EventKind::Output { stream, background: !current }, body);
+    }
+
+    fn take_display(&mut self, turn: TurnNo, kind: EventKind, body: Bytes) -> Result<(), String> {
+        let Some(flight) = self.running.turn.as_mut().filter(|flight| flight.turn == turn) else {
+            self.running.dropped += 1;
+            return Ok(());
+        };
+        flight.display_bytes += body.len();
+        if flight.display_bytes > MESSAGE_BYTES_MAX {
+            return Err(format!("a display is over the limit of {MESSAGE_BYTES_MAX} bytes"));
+        }
+        if !matches!(kind, EventKind::Display { more: true, .. }) {
+            flight.display_bytes = 0;
+        }
+        self.tell(Some(turn), kind, body);
+        Ok(())
+    }
+
+    fn end_turn(&mut self, turn: TurnNo, outcome: WorkerOutcome, error: Option<WorkerError>) {
+        let Some(flight) = self.running.turn.take() else { return };
+        let Some(worker) = self.worker() else { return };
+        let usage = worker.meter.since(&flight.mark, flight.output_bytes);
+        let error =
+            error.map(|error| TurnError { code: None, name: error.name, message: error.message });
+        if self.running.dropped > 0 {
+            let count = std::mem::take(&mut self.running.dropped);
+            let reason = "unknown, or for another turn".to_owned();
+            self.tell(Some(turn), EventKind::MessagesDropped { count, reason }, Bytes::new());
+        }
+        let ended = EventKind::TurnEnded { outcome: outcome.into(), error, usage, receipt: None };
+        self.tell(Some(turn), ended, Bytes::new());
+    }
+
+    fn is_current(&self, turn: TurnNo) -> bool {
+        self.running.turn() == Some(turn)
+    }
+
+    /// A raw pipe woke the loop: it has bytes, or its last writer is gone.
+    pub(crate) fn hear_pipes(&mut self) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if self.drain_pipe(stream) == 0
+                && let Some(bytes) = self.worker().and_then(|worker| worker.read_pipe(stream, 1))
+            {
+                self.tell_raw(stream, bytes);
+            }
+        }
+    }
+
+    /// Passes on what lies in the raw pipes at this moment, and no more: a flood cannot hold the
+    /// loop.
+    pub(crate) fn drain_pipes(&mut self) {
+        self.drain_pipe(Stream::Stdout);
+        self.drain_pipe(Stream::Stderr);
+    }
+
+    fn drain_pipe(&mut self, stream: Stream) -> usize {
+        let pending = self.worker().map_or(0, |worker| worker.pipe_pending(stream));
+        let mut left = pending;
+        while left > 0 {
+            let Some(bytes) = self.worker().and_then(|worker| worker.read_pipe(stream, left))
+            else {
+                break;
+            };
+            left -= bytes.len().min(left);
+            self.tell_raw(stream, bytes);
+        }
+        pending
+    }
+
+    fn tell_raw(&mut self, stream: Stream, bytes: Bytes) {
+        let turn = self.running.turn();
+        if let Some(flight) = &mut self.running.turn {
+            flight.output_bytes += bytes.len() as u64;
+        }
+        let background = turn.is_none();
+        self.tell(turn, EventKind::Output { stream, background }, bytes);
+    }
+}
+
+fn parse(frame: Frame) -> Result<(FromWorker, Bytes), String> {
+    serde_json::from_slice(&frame.header)
+        .map(|message| (message, frame.body))
+        .map_err(|error| format!("a header is not a message: {error}"))
+}

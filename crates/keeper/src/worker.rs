@@ -1,0 +1,219 @@
+//! The worker process as the keeper sees it: its protocol socket, its two raw pipes, its pid.
+//! Moves bytes; what they mean is decided in `turn` and `keeper`.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use bytes::Bytes;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+use windlass_protocol::Stream;
+use windlass_protocol::frame::{self, Decoder, Frame, FrameError};
+use windlass_protocol::limits::CHUNK_BYTES_MAX;
+use windlass_protocol::link::Launch;
+use windlass_protocol::worker::{FD_VARIABLE, ToWorker};
+
+use crate::usage::Meter;
+
+/// Raw output bytes put into one event.
+const PIPE_READ_BYTES: usize = 64 * 1024;
+
+/// A started worker.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub pid: u32,
+    pub meter: Meter,
+    socket: OwnedFd,
+    decoder: Decoder,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+    /// Frames that wait for room in the socket; of the first, `written` bytes are out.
+    outgoing: VecDeque<Bytes>,
+    written: usize,
+}
+
+/// What reading the protocol socket gave.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Filled {
+    Some,
+    Nothing,
+    Closed,
+}
+
+impl Worker {
+    pub fn start(launch: &Launch) -> io::Result<Self> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let (stdout, stdout_end) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stderr, stderr_end) = pipe_with(PipeFlags::CLOEXEC)?;
+        for end in [&ours, &stdout, &stderr] {
+            rustix::io::ioctl_fionbio(end, true)?;
+        }
+        let (program, arguments) = launch
+            .argv
+            .split_first()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no program was named"))?;
+        // The keeper has one thread, so nothing else can inherit the socket meanwhile.
+        rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
+        let child = Command::new(program)
+            .args(arguments)
+            .env_clear()
+            .envs(launch.env.iter().map(|(name, value)| (name, value)))
+            .env(FD_VARIABLE, theirs.as_raw_fd().to_string())
+            .current_dir(&launch.cwd)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(stdout_end)
+            .stderr(stderr_end)
+            .spawn()?;
+        Ok(Self {
+            pid: child.id(),
+            meter: Meter::of(child.id()),
+            socket: ours,
+            decoder: Decoder::default(),
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            outgoing: VecDeque::new(),
+            written: 0,
+        })
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub fn pipe(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
+        match stream {
+            Stream::Stdout => self.stdout.as_ref(),
+            Stream::Stderr => self.stderr.as_ref(),
+            Stream::Result | Stream::Traceback => None,
+        }
+        .map(AsFd::as_fd)
+    }
+
+    /// Whether frames wait for room in the socket.
+    pub fn blocked(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Reads what has come on the protocol socket, once.
+    pub fn fill(&mut self, scratch: &mut [u8]) -> Filled {
+        match rustix::io::read(&self.socket, &mut *scratch) {
+            Ok(0) => Filled::Closed,
+            Ok(read) => {
+                self.decoder.push(&scratch[..read]);
+                Filled::Some
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Filled::Nothing,
+            Err(_) => Filled::Closed,
+        }
+    }
+
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        self.decoder.next_frame()
+    }
+
+    /// Takes bytes that lie in a raw pipe now, at most `limit`; `None` when there are none.
+    pub fn read_pipe(&mut self, stream: Stream, limit: usize) -> Option<Bytes> {
+        let slot = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+            Stream::Result | Stream::Traceback => return None,
+        };
+        let pipe = slot.as_ref()?;
+        let mut bytes = Vec::with_capacity(limit.min(PIPE_READ_BYTES));
+        match rustix::io::read(pipe, rustix::buffer::spare_capacity(&mut bytes)) {
+            Ok(0) => {
+                *slot = None;
+                None
+            }
+            Ok(_) => Some(bytes.into()),
+            Err(_) => None,
+        }
+    }
+
+    /// Bytes that lie in a raw pipe now.
+    pub fn pipe_pending(&self, stream: Stream) -> usize {
+        self.pipe(stream)
+            .and_then(|pipe| rustix::io::ioctl_fionread(pipe).ok())
+            .map_or(0, |pending| pending as usize)
+    }
+
+    /// Sends a message with its body, in chunks. It goes out now as far as the socket has room.
+    pub fn send(&mut self, mut message: ToWorker, body: &Bytes) {
+        let mut rest = body.clone();
+        loop {
+            let chunk = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
+            set_more(&mut message, !rest.is_empty());
+            let mut encoded = Vec::with_capacity(64 + chunk.len());
+            frame::encode(&mut encoded, &message, &chunk);
+            self.outgoing.push_back(encoded.into());
+            if rest.is_empty() {
+                break;
+            }
+        }
+        self.flush();
+    }
+
+    /// Sends an interrupt ahead of every frame that has not begun, then the signal that goes with it.
+    pub fn interrupt(&mut self, message: &ToWorker) {
+        let mut encoded = Vec::with_capacity(64);
+        frame::encode(&mut encoded, message, &[]);
+        let place = usize::from(self.written > 0);
+        self.outgoing.insert(place, encoded.into());
+        self.flush();
+        // ESRCH means that it has just ended, which SIGCHLD tells.
+        let _ = killpg(Pid::from_raw(self.pid.cast_signed()), Signal::SIGINT);
+    }
+
+    /// Writes as much as the socket takes. A closed socket shows when it is read.
+    pub fn flush(&mut self) {
+        while !self.outgoing.is_empty() {
+            let slices: Vec<IoSlice<'_>> = self
+                .outgoing
+                .iter()
+                .take(16)
+                .enumerate()
+                .map(|(place, bytes)| {
+                    IoSlice::new(if place == 0 { &bytes[self.written..] } else { bytes })
+                })
+                .collect();
+            match rustix::io::writev(&self.socket, &slices) {
+                Ok(written) => self.wrote(written),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => {
+                    self.outgoing.clear();
+                    self.written = 0;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn wrote(&mut self, written: usize) {
+        self.written += written;
+        while let Some(first) = self.outgoing.front() {
+            if self.written < first.len() {
+                return;
+            }
+            self.written -= first.len();
+            self.outgoing.pop_front();
+        }
+    }
+}
+
+fn set_more(message: &mut ToWorker, value: bool) {
+    match message {
+        ToWorker::TurnStart { more, .. }
+        | ToWorker::TurnInput { more, .. }
+        | ToWorker::ToolResult { more, .. } => *more = value,
+        ToWorker::Interrupt { .. } | ToWorker::Shutdown { .. } => {}
+    }
+}

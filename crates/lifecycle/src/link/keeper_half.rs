@@ -1,0 +1,161 @@
+//! The keeper's half of the link: numbers events, holds them until acknowledged, hears only the
+//! newest node, and does each command once.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use windlass_protocol::event::EventKind;
+use windlass_protocol::frame;
+use windlass_protocol::limits::{MESSAGE_BYTES_MAX, UNACKED_BYTES_MAX};
+use windlass_protocol::link::{Command, CommandSeq, FromKeeper, RefuseReason};
+use windlass_protocol::{Epoch, LinkSeq, TurnNo};
+
+/// An event ready for the wire: the frame up to its body, and the body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outgoing {
+    pub link: LinkSeq,
+    pub head: Bytes,
+    pub body: Bytes,
+}
+
+impl Outgoing {
+    fn len(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+}
+
+/// What became of a command frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Done {
+    /// Seen before, or out of order: nothing to do.
+    Already,
+    /// More frames of it must come.
+    Partly,
+    /// Do it now, with its whole body.
+    Now(Command, Bytes),
+    /// Its frames together are over the message limit; it counts as seen and is not done.
+    TooLarge(Command),
+}
+
+/// See the module's first lines.
+#[derive(Debug)]
+pub struct KeeperHalf {
+    epoch: Epoch,
+    last: LinkSeq,
+    held: VecDeque<Outgoing>,
+    held_bytes: usize,
+    seen: CommandSeq,
+    partial: Option<Partial>,
+}
+
+/// A command whose last frame has not come.
+#[derive(Debug)]
+struct Partial {
+    command: CommandSeq,
+    body: BytesMut,
+    fits: bool,
+}
+
+impl Default for KeeperHalf {
+    fn default() -> Self {
+        Self {
+            epoch: Epoch(0),
+            last: LinkSeq(0),
+            held: VecDeque::new(),
+            held_bytes: 0,
+            seen: CommandSeq(0),
+            partial: None,
+        }
+    }
+}
+
+impl KeeperHalf {
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub fn last(&self) -> LinkSeq {
+        self.last
+    }
+
+    pub fn seen(&self) -> CommandSeq {
+        self.seen
+    }
+
+    /// A node claims this keeper. An older epoch than the current one is refused; the same epoch is
+    /// the same node again. A command that was cut off in the middle is forgotten: its node sends
+    /// it again from the start.
+    pub fn attach(&mut self, epoch: Epoch, after: LinkSeq) -> Result<(), RefuseReason> {
+        if epoch < self.epoch {
+            return Err(RefuseReason::StaleEpoch);
+        }
+        self.epoch = epoch;
+        self.partial = None;
+        self.acknowledge(after);
+        Ok(())
+    }
+
+    /// What is held after `link`, oldest first. Held events are consecutive, so this seeks.
+    pub fn held_after(&self, link: LinkSeq) -> impl Iterator<Item = &Outgoing> {
+        let first = self.held.front().map_or(0, |event| event.link.0);
+        let skip = (link.0 + 1).saturating_sub(first).min(self.held.len() as u64);
+        self.held.range(skip as usize..)
+    }
+
+    /// Numbers an event and holds it. The caller sends what is returned if a node is attached.
+    pub fn push(&mut self, turn: Option<TurnNo>, event: EventKind, body: Bytes) -> Outgoing {
+        self.last = self.last.next();
+        let header = FromKeeper::Event { link: self.last, command: self.seen, turn, event };
+        let mut head = Vec::with_capacity(160);
+        frame::encode_head(&mut head, &header, body.len());
+        let outgoing = Outgoing { link: self.last, head: head.into(), body };
+        self.held_bytes += outgoing.len();
+        self.held.push_back(outgoing.clone());
+        outgoing
+    }
+
+    /// Everything up to `after` is in a journal. A number that was never given is not believed.
+    pub fn acknowledge(&mut self, after: LinkSeq) {
+        while self.held.front().is_some_and(|event| event.link <= after) {
+            let event = self.held.pop_front().expect("the front was just seen");
+            self.held_bytes -= event.len();
+        }
+    }
+
+    /// Whether so much is held that the worker must wait.
+    pub fn full(&self) -> bool {
+        self.held_bytes >= UNACKED_BYTES_MAX
+    }
+
+    /// One frame of a command came.
+    pub fn command(&mut self, command: CommandSeq, act: Command, body: &Bytes) -> Done {
+        if command.0 != self.seen.0 + 1 {
+            return Done::Already;
+        }
+        let more = matches!(
+            act,
+            Command::TurnStart { more: true, .. } | Command::TurnInput { more: true, .. }
+        );
+        if !more && self.partial.is_none() {
+            self.seen = command;
+            return Done::Now(act, body.clone());
+        }
+        let mut partial = self
+            .partial
+            .take()
+            .filter(|partial| partial.command == command)
+            .unwrap_or(Partial { command, body: BytesMut::new(), fits: true });
+        if partial.body.len() + body.len() > MESSAGE_BYTES_MAX {
+            partial.fits = false;
+            partial.body = BytesMut::new();
+        } else if partial.fits {
+            partial.body.extend_from_slice(body);
+        }
+        if more {
+            self.partial = Some(partial);
+            return Done::Partly;
+        }
+        self.seen = command;
+        if partial.fits { Done::Now(act, partial.body.freeze()) } else { Done::TooLarge(act) }
+    }
+}

@@ -1,0 +1,152 @@
+//! The node's half of the link: takes each event once, numbers commands, and sends again what the
+//! keeper has not seen.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use windlass_protocol::frame;
+use windlass_protocol::limits::CHUNK_BYTES_MAX;
+use windlass_protocol::link::{Attached, Command, CommandSeq, LINK, Launch, ToKeeper};
+use windlass_protocol::{Epoch, LinkSeq, TurnNo};
+
+/// What an event's number says about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// The next one: journal it.
+    Next,
+    /// It came before: drop it.
+    Again,
+    /// Some before it are missing, which no keeper of ours can cause.
+    Gap { missing: u64 },
+}
+
+/// A command's place among those that this node has given, from 1. On the link it is counted on
+/// from the last command of the nodes before, which only the keeper knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Given(u64);
+
+/// A command the keeper has not confirmed.
+#[derive(Debug, Clone, PartialEq)]
+struct Unseen {
+    given: Given,
+    act: Command,
+    body: Bytes,
+}
+
+/// See the module's first lines.
+#[derive(Debug)]
+pub struct NodeHalf {
+    epoch: Epoch,
+    /// The last event taken in, which the caller has put into its journal before the next call.
+    after: LinkSeq,
+    /// What the keeper was last told of `after`.
+    told: LinkSeq,
+    /// The last command of the nodes before; unknown until the keeper has answered, and nothing is
+    /// sent until then.
+    before: Option<CommandSeq>,
+    last: Given,
+    unseen: VecDeque<Unseen>,
+}
+
+impl NodeHalf {
+    /// `after` is the last event of the keeper in the journal.
+    pub fn new(epoch: Epoch, after: LinkSeq) -> Self {
+        Self { epoch, after, told: after, before: None, last: Given(0), unseen: VecDeque::new() }
+    }
+
+    pub fn after(&self) -> LinkSeq {
+        self.after
+    }
+
+    /// The first word on a new connection.
+    pub fn attach(&mut self, out: &mut Vec<u8>, launch: Option<Box<Launch>>) {
+        self.told = self.after;
+        let attach = ToKeeper::Attach { link: LINK, epoch: self.epoch, after: self.after, launch };
+        frame::encode(out, &attach, &[]);
+    }
+
+    /// The keeper accepted. Appends the commands that it has not seen to `out`.
+    pub fn attached(&mut self, attached: &Attached, out: &mut Vec<u8>) {
+        let before = *self.before.get_or_insert(attached.command);
+        self.seen(attached.command);
+        for unseen in &self.unseen {
+            encode_command(out, self.after, before, unseen);
+        }
+    }
+
+    /// Whether the keeper must be given `turn` (again): it never had it and none of the commands
+    /// on their way brings it.
+    pub fn lacks(&self, attached: &Attached, turn: TurnNo) -> bool {
+        let on_its_way = self.unseen.iter().any(
+            |unseen| matches!(unseen.act, Command::TurnStart { turn: sent, .. } if sent == turn),
+        );
+        attached.last_turn < turn && !on_its_way
+    }
+
+    /// Keeps a command until it is seen, and appends its frames to `out` if the keeper has answered.
+    pub fn command(&mut self, act: Command, body: Bytes, out: &mut Vec<u8>) -> Given {
+        self.last = Given(self.last.0 + 1);
+        let unseen = Unseen { given: self.last, act, body };
+        if let Some(before) = self.before {
+            self.told = self.after;
+            encode_command(out, self.after, before, &unseen);
+        }
+        self.unseen.push_back(unseen);
+        self.last
+    }
+
+    /// The keeper has seen everything up to `command`.
+    pub fn seen(&mut self, command: CommandSeq) {
+        let Some(before) = self.before else { return };
+        while self.unseen.front().is_some_and(|unseen| before.0 + unseen.given.0 <= command.0) {
+            self.unseen.pop_front();
+        }
+    }
+
+    pub fn is_seen(&self, given: Given) -> bool {
+        self.unseen.front().is_none_or(|unseen| unseen.given > given)
+    }
+
+    /// An event came. On [`Arrival::Next`] the caller journals it before anything else is asked.
+    pub fn arrived(&mut self, link: LinkSeq) -> Arrival {
+        if link <= self.after {
+            return Arrival::Again;
+        }
+        let missing = link.0 - self.after.0 - 1;
+        self.after = link;
+        if missing == 0 { Arrival::Next } else { Arrival::Gap { missing } }
+    }
+
+    /// Appends an acknowledgement when the keeper does not know yet what is in the journal.
+    pub fn acknowledge(&mut self, out: &mut Vec<u8>) {
+        if self.told < self.after {
+            self.told = self.after;
+            frame::encode(out, &ToKeeper::Ack { after: self.after }, &[]);
+        }
+    }
+}
+
+fn encode_command(out: &mut Vec<u8>, after: LinkSeq, before: CommandSeq, unseen: &Unseen) {
+    let command = CommandSeq(before.0 + unseen.given.0);
+    let mut rest = unseen.body.as_ref();
+    loop {
+        let (chunk, later) = rest.split_at(rest.len().min(CHUNK_BYTES_MAX));
+        let act = with_more(&unseen.act, !later.is_empty());
+        let header = ToKeeper::Command { command, after, act };
+        frame::encode(out, &header, chunk);
+        if later.is_empty() {
+            return;
+        }
+        rest = later;
+    }
+}
+
+fn with_more(act: &Command, more: bool) -> Command {
+    match act {
+        Command::TurnStart { turn, .. } => Command::TurnStart { turn: *turn, more },
+        Command::TurnInput { turn, eof, .. } => {
+            Command::TurnInput { turn: *turn, more, eof: *eof && !more }
+        }
+        other => other.clone(),
+    }
+}

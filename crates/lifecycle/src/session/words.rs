@@ -1,0 +1,112 @@
+//! What a session hears and what it has done about it: two closed enums, no behaviour.
+
+use windlass_protocol::event::{EndReason, StopCause};
+use windlass_protocol::worker::WorkerOutcome;
+use windlass_protocol::{ErrorCode, Outcome, TurnNo};
+
+/// Everything that can happen to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    TurnAsked {
+        turn: TurnNo,
+    },
+    /// By a client.
+    InterruptAsked {
+        turn: TurnNo,
+    },
+    DeadlinePassed {
+        turn: TurnNo,
+    },
+    /// The interrupted turn did not stop in time.
+    GracePassed {
+        turn: TurnNo,
+    },
+    InputGiven {
+        turn: TurnNo,
+    },
+    /// A fresh worker, on request.
+    ResetAsked,
+    CloseAsked,
+    WorkerReady,
+    StdinWaited {
+        turn: TurnNo,
+    },
+    InputTaken {
+        turn: TurnNo,
+    },
+    TurnDone {
+        turn: TurnNo,
+        outcome: WorkerOutcome,
+    },
+    /// The worker's process is gone.
+    WorkerEnded,
+    /// The worker sent what is not the protocol.
+    ProtocolBroken,
+    KeeperLost(KeeperLoss),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeeperLoss {
+    Died,
+    /// It ended itself, having had no node for longer than its grace.
+    NodeGone,
+}
+
+/// Everything that can have to be done about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Record the turn; it runs or waits.
+    Accept {
+        turn: TurnNo,
+    },
+    Refuse {
+        turn: TurnNo,
+        code: ErrorCode,
+    },
+    /// Send the turn to the worker and arm its deadline.
+    Start {
+        turn: TurnNo,
+    },
+    /// Record the interrupt, send it and arm the grace.
+    Interrupt {
+        turn: TurnNo,
+        cause: StopCause,
+    },
+    /// Send the interrupt once more; the grace runs on.
+    InterruptAgain {
+        turn: TurnNo,
+    },
+    RefuseInterrupt {
+        turn: TurnNo,
+        code: ErrorCode,
+    },
+    /// Send the input; the keeper holds it until the code asks.
+    GiveInput {
+        turn: TurnNo,
+    },
+    RefuseInput {
+        turn: TurnNo,
+        code: ErrorCode,
+    },
+    /// Record the turn's end and disarm its deadline and grace.
+    Finish {
+        turn: TurnNo,
+        outcome: Outcome,
+        code: Option<ErrorCode>,
+        loss: Loss,
+    },
+    /// End the worker, if it lives, and start a fresh one.
+    RestartWorker,
+    StopKeeper,
+    /// Record the session's end.
+    End {
+        reason: EndReason,
+    },
+}
+
+/// Whether a turn's end tells of a lost state; the performer writes a receipt then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    None,
+    State,
+}

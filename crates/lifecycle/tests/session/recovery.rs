@@ -1,0 +1,48 @@
+//! A session made again from facts, and what its keeper is told then.
+
+use expect_test::expect;
+use windlass_lifecycle::session::{Facts, FirstTurn, Session, WorkerFact};
+use windlass_protocol::TurnNo;
+use windlass_protocol::event::StopCause;
+
+use crate::{run, said};
+
+#[test]
+fn facts_give_back_the_session_they_describe() {
+    let facts = |open: &[u64], first, worker| Facts {
+        open: open.iter().copied().map(TurnNo).collect(),
+        first,
+        worker,
+        restarts: 0,
+    };
+    let cause = StopCause::Deadline;
+    for (script, facts) in [
+        ("ask 1; ask 2", facts(&[1, 2], FirstTurn::Running, WorkerFact::Starting)),
+        ("ready; ask 1; ask 2", facts(&[1, 2], FirstTurn::Running, WorkerFact::Up)),
+        ("ready; ask 1; ok 1", facts(&[], FirstTurn::Running, WorkerFact::Up)),
+        ("ready; ask 1; stdin 1", facts(&[1], FirstTurn::AwaitingInput, WorkerFact::Up)),
+        ("ready; ask 1; deadline 1", facts(&[1], FirstTurn::Interrupting(cause), WorkerFact::Up)),
+        (
+            "ready; ask 1; ended; ask 2",
+            Facts { restarts: 1, ..facts(&[2], FirstTurn::Running, WorkerFact::Gone) },
+        ),
+    ] {
+        assert_eq!(run(script).0, Session::recover(facts), "{script}");
+    }
+}
+
+#[test]
+fn a_new_node_tells_the_keeper_only_what_it_missed() {
+    let resume = |script: &str, last_turn, restarts| {
+        said(&run(script).0.resume(TurnNo(last_turn), restarts))
+    };
+    expect!["-"].assert_eq(&resume("ready; ask 1; ok 1", 1, 0));
+    expect!["-"].assert_eq(&resume("ready; ask 1; ask 2", 1, 0));
+    expect!["start 1"].assert_eq(&resume("ready; ask 1; ask 2", 0, 0));
+    expect!["interrupt-again 1"].assert_eq(&resume("ready; ask 1; deadline 1", 1, 0));
+    expect!["start 1, interrupt-again 1"].assert_eq(&resume("ready; ask 1; deadline 1", 0, 0));
+    expect!["restart"].assert_eq(&resume("ready; ask 1; ended", 1, 0));
+    expect!["-"].assert_eq(&resume("ready; ask 1; ended; ask 2", 1, 1));
+    expect!["stop-keeper"].assert_eq(&resume("ready; close", 0, 0));
+    expect!["-"].assert_eq(&resume("keeper-died", 0, 0));
+}

@@ -1,0 +1,61 @@
+//! What a node is told when it starts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use windlass_sandbox::Wanted;
+
+/// A node's settings; `Config::new` has the defaults.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Locks and sockets, private to the user.
+    pub runtime_dir: PathBuf,
+    /// The journal and worker files.
+    pub state_dir: PathBuf,
+    /// The program that is started as `PROGRAM keeper ...`: this one.
+    pub program: PathBuf,
+    pub hold: Wanted,
+    /// How long keepers stay without a node.
+    pub node_grace: Duration,
+    /// How long a node without sessions stays; forever when absent.
+    pub idle_exit: Option<Duration>,
+    /// How long a worker may take to say that it is ready.
+    pub start_timeout: Duration,
+    /// How long a keeper may take to answer a restart.
+    pub keeper_patience: Duration,
+    /// How long an interrupted turn may take to stop, where its session does not say.
+    pub interrupt_grace: Duration,
+    /// Output bytes the journal keeps for a session that does not say.
+    pub output_quota_bytes: u64,
+    /// How long the journal of an ended session is kept.
+    pub keep_ended: Duration,
+    /// What all sessions' journals may take together; the oldest ended ones go first.
+    pub keep_bytes: u64,
+}
+
+impl Config {
+    pub fn new(runtime_dir: PathBuf, state_dir: PathBuf, program: PathBuf) -> Self {
+        Self {
+            runtime_dir,
+            state_dir,
+            program,
+            hold: Wanted::Auto,
+            node_grace: Duration::from_secs(60),
+            idle_exit: None,
+            start_timeout: Duration::from_secs(30),
+            keeper_patience: Duration::from_secs(40),
+            interrupt_grace: Duration::from_secs(5),
+            output_quota_bytes: 256 * 1024 * 1024,
+            keep_ended: Duration::from_secs(7 * 24 * 3600),
+            keep_bytes: 10 * 1024 * 1024 * 1024,
+        }
+    }
+
+    pub(crate) fn keepers_dir(&self) -> PathBuf {
+        self.runtime_dir.join("k")
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.runtime_dir.join("node.sock")
+    }
+}

@@ -1,0 +1,134 @@
+//! What every part of a running node shares: its settings, its journal, its sessions.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tokio::sync::{Notify, watch};
+use windlass_journal::Journal;
+use windlass_protocol::api::{NodeStatus, StopSessions};
+use windlass_protocol::{Epoch, SessionId};
+
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::session::Handle;
+use crate::workers::Workers;
+
+/// The node's shared state.
+pub(crate) struct Context {
+    pub config: Config,
+    pub journal: Journal,
+    pub epoch: Epoch,
+    pub started_at_ms: u64,
+    pub metrics: Metrics,
+    pub workers: Workers,
+    sessions: Mutex<HashMap<SessionId, Slot>>,
+    /// Told when the last session goes, or anything is asked.
+    pub idle: Notify,
+    last_use_ms: AtomicU64,
+    born: Instant,
+    /// Set once, when the node is to stop.
+    pub stop: watch::Sender<Option<StopSessions>>,
+}
+
+/// A session's place in the node.
+enum Slot {
+    /// Being made: the id is taken and nobody else learns it yet.
+    Reserved,
+    Live(Handle),
+}
+
+impl Context {
+    pub fn new(config: Config, journal: Journal, epoch: Epoch, workers: Workers) -> Self {
+        Self {
+            config,
+            journal,
+            epoch,
+            started_at_ms: crate::clock::now_ms(),
+            metrics: Metrics::new(),
+            workers,
+            sessions: Mutex::default(),
+            idle: Notify::new(),
+            last_use_ms: AtomicU64::new(0),
+            born: Instant::now(),
+            stop: watch::Sender::new(None),
+        }
+    }
+
+    /// Takes an id, if it is free.
+    pub fn reserve(&self, id: &SessionId) -> bool {
+        let mut sessions = self.lock();
+        if sessions.contains_key(id) {
+            return false;
+        }
+        sessions.insert(id.clone(), Slot::Reserved);
+        true
+    }
+
+    pub fn admit(&self, handle: Handle) {
+        let mut sessions = self.lock();
+        sessions.insert(handle.id.clone(), Slot::Live(handle));
+        self.metrics.sessions(sessions.len());
+    }
+
+    pub fn forget(&self, id: &SessionId) {
+        let mut sessions = self.lock();
+        sessions.remove(id);
+        self.metrics.sessions(sessions.len());
+        if sessions.is_empty() {
+            self.used();
+            self.idle.notify_one();
+        }
+    }
+
+    pub fn find(&self, id: &SessionId) -> Option<Handle> {
+        match self.lock().get(id) {
+            Some(Slot::Live(handle)) => Some(handle.clone()),
+            Some(Slot::Reserved) | None => None,
+        }
+    }
+
+    pub fn handles(&self) -> Vec<Handle> {
+        self.lock()
+            .values()
+            .filter_map(|slot| match slot {
+                Slot::Live(handle) => Some(handle.clone()),
+                Slot::Reserved => None,
+            })
+            .collect()
+    }
+
+    pub fn session_count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Somebody used the node just now.
+    pub fn used(&self) {
+        let now = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_use_ms.store(now, Ordering::Relaxed);
+    }
+
+    /// Milliseconds since somebody used the node.
+    pub fn unused_ms(&self) -> u64 {
+        let now = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
+        now.saturating_sub(self.last_use_ms.load(Ordering::Relaxed))
+    }
+
+    pub fn status(&self) -> NodeStatus {
+        NodeStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            api: windlass_protocol::api::API.to_string(),
+            pid: std::process::id(),
+            epoch: self.epoch.0,
+            started_at_ms: self.started_at_ms,
+            sessions: self.session_count(),
+            runtime_dir: self.config.runtime_dir.display().to_string(),
+            state_dir: self.config.state_dir.display().to_string(),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Slot>> {
+        self.sessions.lock().expect("no holder of this lock can panic")
+    }
+}

@@ -1,0 +1,84 @@
+//! What a client is told when something fails: a stable code, a message, a remedy. What only an
+//! operator needs goes to the log where the failure is made.
+
+use windlass_protocol::ErrorCode;
+use windlass_protocol::api::ApiError;
+
+/// A failure on its way to a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub code: ErrorCode,
+    pub message: String,
+}
+
+impl Failure {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub fn to_api(&self) -> ApiError {
+        ApiError {
+            code: self.code,
+            message: self.message.clone(),
+            remedy: remedy(self.code).to_owned(),
+            retryable: self.code.retryable(),
+        }
+    }
+
+    pub fn status(&self) -> u16 {
+        match self.code {
+            ErrorCode::BadRequest | ErrorCode::WorkerFailed => 400,
+            ErrorCode::SessionNotFound | ErrorCode::TurnNotFound | ErrorCode::NotFound => 404,
+            ErrorCode::SessionExists | ErrorCode::TurnNotRunning => 409,
+            ErrorCode::SessionEnded
+            | ErrorCode::SessionClosed
+            | ErrorCode::StateLost
+            | ErrorCode::WorkerDied
+            | ErrorCode::KeeperLost
+            | ErrorCode::ProtocolError
+            | ErrorCode::DeadlinePassed
+            | ErrorCode::Unstoppable
+            | ErrorCode::AlreadyRunning => 410,
+            ErrorCode::MessageTooLarge => 413,
+            ErrorCode::VersionMismatch => 426,
+            ErrorCode::Overloaded => 429,
+            ErrorCode::Internal => 500,
+            ErrorCode::ShuttingDown => 503,
+            ErrorCode::DiskFull => 507,
+        }
+    }
+}
+
+/// What a person can do about each failure.
+pub fn remedy(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::BadRequest => "correct the request; GET /v1/openapi.json describes it",
+        ErrorCode::MessageTooLarge => "send less at once, or put the data into the workspace as a file",
+        ErrorCode::Overloaded => "wait for earlier turns to end, then send it again",
+        ErrorCode::SessionNotFound => "list the sessions with `windlass ps --all`, or create one",
+        ErrorCode::SessionExists => "choose another id, or use the session that has it",
+        ErrorCode::SessionEnded => "create a new session; its output can still be read",
+        ErrorCode::TurnNotFound => "check the turn's id; old turns go with their session's retention",
+        ErrorCode::TurnNotRunning => "look at the turn: it has ended, or waits behind another",
+        ErrorCode::StateLost => "set the state up again, then send the turn again",
+        ErrorCode::WorkerFailed => {
+            "check that the interpreter exists and runs, or name another; `windlass logs` shows what it said"
+        }
+        ErrorCode::ProtocolError => "report it to the worker's author; create a new session",
+        ErrorCode::WorkerDied => {
+            "the session has a fresh worker: set the state up again; look for a crash, os._exit or out of memory"
+        }
+        ErrorCode::KeeperLost => "create a new session; its output until then can still be read",
+        ErrorCode::DeadlinePassed => "give the turn a longer deadline, or do less in it",
+        ErrorCode::Unstoppable => "the session has a fresh worker: set the state up again",
+        ErrorCode::SessionClosed => "create a new session",
+        ErrorCode::DiskFull => "make room on the disk of the state directory, then send it again",
+        ErrorCode::VersionMismatch => {
+            "restart the node with the same release: `windlass down --keep-sessions`, then `windlass up`"
+        }
+        ErrorCode::ShuttingDown => "try again; the next command starts a node",
+        ErrorCode::AlreadyRunning => "use the node that runs, or stop it with `windlass down`",
+        ErrorCode::NotFound => "GET /v1/openapi.json lists what there is",
+        ErrorCode::Internal => "look at the node's log and report it",
+    }
+}

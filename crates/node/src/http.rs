@@ -1,0 +1,47 @@
+//! The HTTP door: `/v1` on a unix socket. Turns requests into questions to sessions and the
+//! journal, and their answers into JSON. It decides nothing itself.
+
+mod body;
+mod events;
+mod node;
+pub mod openapi;
+mod output;
+mod reply;
+mod server;
+mod sessions;
+mod turns;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use crate::context::Context;
+
+pub(crate) use server::serve;
+
+type App = Arc<Context>;
+
+fn router(context: App) -> Router {
+    Router::new()
+        .route("/v1/sessions", post(sessions::create).get(sessions::list))
+        .route("/v1/sessions/{session}", get(sessions::look).delete(sessions::close))
+        .route("/v1/sessions/{session}/reset", post(sessions::reset))
+        .route("/v1/sessions/{session}/interrupt", post(turns::interrupt_running))
+        .route("/v1/sessions/{session}/turns", post(turns::submit))
+        .route("/v1/sessions/{session}/turns/{turn}", get(turns::look))
+        .route("/v1/sessions/{session}/turns/{turn}/interrupt", post(turns::interrupt))
+        .route("/v1/sessions/{session}/turns/{turn}/input", post(turns::input))
+        .route("/v1/sessions/{session}/events", get(events::events))
+        .route("/v1/sessions/{session}/output", get(output::range))
+        .route("/v1/sessions/{session}/output/search", get(output::search))
+        .route("/v1/sessions/{session}/displays/{seq}", get(output::display))
+        .route("/v1/health", get(node::health))
+        .route("/v1/version", get(node::version))
+        .route("/v1/metrics", get(node::metrics))
+        .route("/v1/openapi.json", get(node::openapi))
+        .route("/v1/node/stop", post(node::stop))
+        .fallback(reply::no_page)
+        .method_not_allowed_fallback(reply::no_page)
+        .with_state(context)
+}

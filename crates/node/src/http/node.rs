@@ -1,0 +1,57 @@
+//! The node itself: health, version, figures, its own end.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::{OpenApi, ToSchema};
+use windlass_protocol::api::{NodeStatus, StopNode};
+
+use super::App;
+use super::body::JsonBody;
+use super::openapi::Document;
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Health {
+    status: &'static str,
+}
+
+/// Whether the node answers.
+#[utoipa::path(get, path = "/v1/health", responses((status = 200, body = Health)))]
+pub(super) async fn health() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+/// Which node this is.
+#[utoipa::path(get, path = "/v1/version", responses((status = 200, body = NodeStatus)))]
+pub(super) async fn version(State(app): State<App>) -> Json<NodeStatus> {
+    Json(app.status())
+}
+
+/// Figures in Prometheus' text format.
+#[utoipa::path(get, path = "/v1/metrics",
+    responses((status = 200, content_type = "text/plain", body = String)))]
+pub(super) async fn metrics(State(app): State<App>) -> Response {
+    let content_type = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    (content_type, app.metrics.render()).into_response()
+}
+
+/// This document.
+#[utoipa::path(get, path = "/v1/openapi.json",
+    responses((status = 200, content_type = "application/json", body = String)))]
+pub(super) async fn openapi() -> Response {
+    Json(Document::openapi()).into_response()
+}
+
+/// Stop the node, with its sessions or without.
+#[utoipa::path(post, path = "/v1/node/stop", request_body = StopNode,
+    responses((status = 200, body = NodeStatus)))]
+pub(super) async fn stop(
+    State(app): State<App>,
+    JsonBody(stop): JsonBody<StopNode>,
+) -> Json<NodeStatus> {
+    let status = app.status();
+    app.stop.send_replace(Some(stop.sessions));
+    Json(status)
+}

@@ -1,0 +1,55 @@
+//! The OpenAPI document of `/v1`, made from the handlers. `docs/openapi.json` is this, and a test
+//! holds them together.
+
+use utoipa::OpenApi;
+
+use super::{events, node, output, sessions, turns};
+
+/// The HTTP door, described.
+#[derive(Debug, OpenApi)]
+#[openapi(
+    info(
+        title = "Windlass",
+        description = "Persistent sessions of code for agents: the HTTP door of one node.",
+        version = "1.0",
+        license(name = "MIT OR Apache-2.0")
+    ),
+    paths(
+        sessions::create,
+        sessions::list,
+        sessions::look,
+        sessions::close,
+        sessions::reset,
+        turns::submit,
+        turns::look,
+        turns::interrupt,
+        turns::interrupt_running,
+        turns::input,
+        events::events,
+        output::range,
+        output::search,
+        output::display,
+        node::health,
+        node::version,
+        node::metrics,
+        node::openapi,
+        node::stop,
+    )
+)]
+pub struct Document;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_in_the_repository_is_this_one() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        let made = Document::openapi().to_pretty_json().unwrap() + "\n";
+        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+            std::fs::write(path, &made).unwrap();
+        }
+        let kept = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(kept == made, "docs/openapi.json is stale: run this test with UPDATE_SCHEMA=1");
+    }
+}

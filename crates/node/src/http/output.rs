@@ -1,0 +1,132 @@
+//! Output as raw bytes: a range, a tail, a search; and displays.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use windlass_journal::{OutputRange, SessionReader};
+use windlass_protocol::api::{ApiError, OutputQuery, SearchMatch, SearchQuery, SearchResult};
+use windlass_protocol::{ErrorCode, Seq, SessionId};
+
+use super::App;
+use super::body::Asked;
+use super::reply::{Answer, bad_request, internal, session_id, turn_id};
+use super::turns::{reader_of, recorded};
+use crate::failure::Failure;
+use crate::session::{Request, Until, Which};
+
+/// Matches in one search reply.
+const MATCHES_DEFAULT: usize = 100;
+const MATCHES_MAX: usize = 1000;
+
+/// Response headers that say which bytes these are.
+const FROM: &str = "windlass-output-from";
+const NEXT: &str = "windlass-output-next";
+const TOTAL: &str = "windlass-output-total";
+const DROPPED: &str = "windlass-output-dropped";
+
+/// Output bytes: a range or the tail, of the session or of one turn.
+#[utoipa::path(get, path = "/v1/sessions/{session}/output",
+    params(("session" = String, Path), OutputQuery),
+    responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>),
+        (status = "default", body = ApiError)))]
+pub(super) async fn range(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    Asked(query): Asked<OutputQuery>,
+) -> Answer<Response> {
+    let id = session_id(session)?;
+    let reader = reader_of(&app, &id)?;
+    let OutputRange { from: start, to: end, whose } =
+        extent(&app, &id, &reader, query.turn.as_deref()).await?;
+    let from = start + query.from.unwrap_or(0).min(end - start);
+    let to = query.to.map_or(end, |to| (start + to).min(end)).max(from);
+    let range = OutputRange { from, to, whose };
+    let read = move || match query.tail {
+        Some(tail) => reader.tail(tail, range),
+        None => reader.output(range),
+    };
+    let slice = tokio::task::spawn_blocking(read).await.map_err(internal)?.map_err(internal)?;
+    let headers = [
+        (FROM, (slice.from - start).to_string()),
+        (NEXT, (slice.next - start).to_string()),
+        (TOTAL, (end - start).to_string()),
+        (DROPPED, slice.dropped_before.to_string()),
+    ];
+    let content_type = [(header::CONTENT_TYPE, "application/octet-stream")];
+    Ok((content_type, headers, slice.bytes).into_response())
+}
+
+/// Where a session's or a turn's output is, in the session's.
+async fn extent(
+    app: &App,
+    id: &SessionId,
+    reader: &SessionReader,
+    turn: Option<&str>,
+) -> Answer<OutputRange> {
+    let end = reader.output_end();
+    let Some(turn) = turn else { return Ok(OutputRange { to: end, ..OutputRange::ALL }) };
+    let turn = turn_id(turn.to_owned())?;
+    if let Some(handle) = app.find(id) {
+        let which = Which::Id(turn.clone());
+        let look = |reply| Request::Look { turn: which, until: Until::Now, reply };
+        if let Ok(snapshot) = handle.ask(look).await {
+            let range = snapshot.turn.range();
+            return Ok(OutputRange { to: range.to.min(end).max(range.from), ..range });
+        }
+    }
+    Ok(recorded(app, id, &turn).await?.range())
+}
+
+/// Lines of the output that hold a text.
+#[utoipa::path(get, path = "/v1/sessions/{session}/output/search",
+    params(("session" = String, Path), SearchQuery),
+    responses((status = 200, body = SearchResult), (status = "default", body = ApiError)))]
+pub(super) async fn search(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    Asked(query): Asked<SearchQuery>,
+) -> Answer<Json<SearchResult>> {
+    if query.query.is_empty() {
+        return Err(bad_request("the query is empty"));
+    }
+    let id = session_id(session)?;
+    let reader = reader_of(&app, &id)?;
+    let range = extent(&app, &id, &reader, query.turn.as_deref()).await?;
+    let limit = query.limit.unwrap_or(MATCHES_DEFAULT).clamp(1, MATCHES_MAX);
+    let needle = query.query.into_bytes();
+    let found = tokio::task::spawn_blocking(move || reader.search(&needle, range, limit))
+        .await
+        .map_err(internal)?
+        .map_err(internal)?;
+    let matches = found
+        .matches
+        .into_iter()
+        .map(|found| SearchMatch { offset: found.offset, line: found.line })
+        .collect();
+    Ok(Json(SearchResult { matches, more: found.more }))
+}
+
+/// A display's bytes.
+#[utoipa::path(get, path = "/v1/sessions/{session}/displays/{seq}",
+    params(("session" = String, Path), ("seq" = u64, Path)),
+    responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>),
+        (status = "default", body = ApiError)))]
+pub(super) async fn display(
+    State(app): State<App>,
+    Path((session, seq)): Path<(String, u64)>,
+) -> Answer<Response> {
+    let id = session_id(session)?;
+    let reader = reader_of(&app, &id)?;
+    let found = tokio::task::spawn_blocking(move || reader.display(Seq(seq)))
+        .await
+        .map_err(internal)?
+        .map_err(internal)?;
+    match found {
+        Some((mime, bytes)) => Ok(([(header::CONTENT_TYPE, mime)], bytes).into_response()),
+        None => {
+            let message = format!("session {id} has no display {seq}");
+            Err(Failure::new(ErrorCode::NotFound, message).into())
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Answers in their HTTP form.
+
+use axum::Json;
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use windlass_protocol::{ErrorCode, SessionId, TurnId};
+
+use crate::failure::Failure;
+
+/// A failure as a response.
+#[derive(Debug)]
+pub(super) struct Refusal(pub Failure);
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self(failure)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status =
+            StatusCode::from_u16(self.0.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(self.0.to_api())).into_response()
+    }
+}
+
+pub(super) type Answer<T> = Result<T, Refusal>;
+
+pub(super) async fn no_page(uri: Uri) -> Refusal {
+    Refusal(Failure::new(ErrorCode::NotFound, format!("there is nothing at {}", uri.path())))
+}
+
+pub(super) fn session_id(text: String) -> Answer<SessionId> {
+    SessionId::parse(text).map_err(|error| bad_request(error.to_string()))
+}
+
+pub(super) fn turn_id(text: String) -> Answer<TurnId> {
+    TurnId::parse(text).map_err(|error| bad_request(error.to_string()))
+}
+
+pub(super) fn bad_request(message: impl Into<String>) -> Refusal {
+    Refusal(Failure::new(ErrorCode::BadRequest, message))
+}
+
+pub(super) fn internal(error: impl std::fmt::Display) -> Refusal {
+    tracing::error!(%error, "a request failed");
+    Refusal(Failure::new(ErrorCode::Internal, error.to_string()))
+}

@@ -1,0 +1,100 @@
+//! Accepting connections and serving requests on them. Only the node's own user is served; both
+//! sides say which API they speak.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Request, Response};
+use axum::response::IntoResponse;
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use windlass_protocol::ErrorCode;
+use windlass_protocol::api::{API, API_HEADER, ApiVersion};
+
+use super::reply::Refusal;
+use super::{App, router};
+use crate::failure::Failure;
+
+/// Connections served at once; more wait to be accepted.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// Accepts until the node stops.
+pub(crate) async fn serve(listener: UnixListener, context: App) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let user = rustix::process::geteuid().as_raw();
+    let router = router(context.clone());
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                // Out of descriptors: room comes when a connection closes.
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        // The directory keeps others out; this holds even where its mode was changed.
+        if stream.peer_cred().is_ok_and(|peer| peer.uid() == user || peer.uid() == 0) {
+            let (router, context) = (router.clone(), context.clone());
+            tokio::spawn(async move {
+                converse(stream, router, context).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+async fn converse(stream: UnixStream, router: Router, context: App) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (router, context) = (router.clone(), context.clone());
+        async move { Ok::<_, Infallible>(answer(request, router, &context).await) }
+    });
+    // A client that breaks off or talks nonsense is its own affair.
+    let _ = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn answer(request: Request<Incoming>, mut router: Router, context: &App) -> Response<Body> {
+    use tower_service::Service;
+    context.metrics.request();
+    context.used();
+    let mut response = match check_version(&request) {
+        Ok(()) => {
+            let Ok(response) = router.as_service().call(request).await;
+            response
+        }
+        Err(failure) => Refusal(failure).into_response(),
+    };
+    response.headers_mut().insert(API_HEADER, HeaderValue::from_static(API_TEXT));
+    response
+}
+
+/// [`API`] as a header value.
+const API_TEXT: &str = "1.0";
+
+fn check_version(request: &Request<Incoming>) -> Result<(), Failure> {
+    let Some(said) = request.headers().get(API_HEADER) else { return Ok(()) };
+    let theirs = said.to_str().ok().and_then(ApiVersion::parse);
+    if theirs.is_some_and(|theirs| API.compatible(theirs)) {
+        return Ok(());
+    }
+    let theirs = String::from_utf8_lossy(said.as_bytes()).into_owned();
+    let node = env!("CARGO_PKG_VERSION");
+    let message = format!("the client speaks API {theirs:?}, node {node} speaks {API}");
+    Err(Failure::new(ErrorCode::VersionMismatch, message))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_header_says_the_version_we_speak() {
+        assert_eq!(super::API_TEXT, super::API.to_string());
+    }
+}

@@ -1,0 +1,170 @@
+//! Sessions: create, list, look, reset, close.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use windlass_protocol::api::{
+    ApiError, CloseQuery, CreateSession, Created, Session, SessionList, SessionState,
+};
+use windlass_protocol::{ErrorCode, SessionId};
+
+use super::App;
+use super::body::{Asked, JsonBody};
+use super::reply::{Answer, Refusal, internal, session_id};
+use super::turns::Wish;
+use crate::failure::Failure;
+use crate::session::{Handle, Request, start};
+
+/// Ended sessions in a list.
+const LIST_MAX: usize = 1000;
+
+/// How long a closed session's worker may take to finish, where the client does not say.
+const CLOSE_GRACE_MS: u64 = 2000;
+
+/// Create a session, with its first turn if one is given.
+#[utoipa::path(post, path = "/v1/sessions", request_body = CreateSession,
+    responses((status = 201, body = Created), (status = "default", body = ApiError)))]
+pub(super) async fn create(
+    State(app): State<App>,
+    JsonBody(mut wanted): JsonBody<CreateSession>,
+) -> Answer<(StatusCode, Json<Created>)> {
+    if app.stop.borrow().is_some() {
+        return Err(stopping());
+    }
+    let id = wanted.id.take().unwrap_or_else(new_id);
+    let first = wanted.turn.take().map(Wish::check).transpose()?;
+    let (first, pending) = match first {
+        None => (None, None),
+        Some(wish) => {
+            let (request, pending) = wish.into_request();
+            (Some(request), Some(pending))
+        }
+    };
+    let handle = start::create(&app, id, wanted, first).await?;
+    let turn = match pending {
+        None => None,
+        Some(pending) => Some(pending.answer(&handle).await?),
+    };
+    Ok((StatusCode::CREATED, Json(Created { session: handle.info(), turn })))
+}
+
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+pub(super) struct ListQuery {
+    /// Ended sessions too, newest first.
+    #[serde(default)]
+    all: bool,
+}
+
+/// The live sessions, or all that the journal knows.
+#[utoipa::path(get, path = "/v1/sessions", params(ListQuery),
+    responses((status = 200, body = SessionList)))]
+pub(super) async fn list(
+    State(app): State<App>,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<SessionList>> {
+    let mut sessions: Vec<Session> = app.handles().iter().map(Handle::info).collect();
+    if query.all {
+        let live: std::collections::HashSet<SessionId> =
+            sessions.iter().map(|session| session.id.clone()).collect();
+        let journal = app.journal.clone();
+        let kept = tokio::task::spawn_blocking(move || journal.sessions(LIST_MAX))
+            .await
+            .map_err(internal)?
+            .map_err(internal)?;
+        let ended = kept.iter().filter(|facts| !live.contains(&facts.created.id));
+        sessions.extend(ended.map(|facts| start::info(facts, SessionState::Ended)));
+    }
+    sessions.sort_by(|a, b| b.created_at_ms.cmp(&a.created_at_ms).then(a.id.cmp(&b.id)));
+    Ok(Json(SessionList { sessions }))
+}
+
+/// A session as it is.
+#[utoipa::path(get, path = "/v1/sessions/{session}", params(("session" = String, Path)),
+    responses((status = 200, body = Session), (status = "default", body = ApiError)))]
+pub(super) async fn look(
+    State(app): State<App>,
+    Path(session): Path<String>,
+) -> Answer<Json<Session>> {
+    let id = session_id(session)?;
+    if let Some(handle) = app.find(&id) {
+        return Ok(Json(handle.info()));
+    }
+    ended(&app, &id).await.map(Json)
+}
+
+/// End a session and everything it started.
+#[utoipa::path(delete, path = "/v1/sessions/{session}",
+    params(("session" = String, Path), CloseQuery),
+    responses((status = 200, body = Session), (status = "default", body = ApiError)))]
+pub(super) async fn close(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    Asked(query): Asked<CloseQuery>,
+) -> Answer<Json<Session>> {
+    let id = session_id(session)?;
+    let Some(handle) = app.find(&id) else { return ended(&app, &id).await.map(Json) };
+    let grace_ms = query.grace_ms.unwrap_or(CLOSE_GRACE_MS);
+    match handle.ask(|reply| Request::Close { grace_ms, reply }).await {
+        Ok(()) => {}
+        // Somebody else closed it: what was asked for is so.
+        Err(failure) if failure.code == ErrorCode::SessionEnded => {}
+        Err(failure) => return Err(failure.into()),
+    }
+    Ok(Json(handle.info()))
+}
+
+/// Give a session a fresh worker.
+#[utoipa::path(post, path = "/v1/sessions/{session}/reset", params(("session" = String, Path)),
+    responses((status = 200, body = Session), (status = "default", body = ApiError)))]
+pub(super) async fn reset(
+    State(app): State<App>,
+    Path(session): Path<String>,
+) -> Answer<Json<Session>> {
+    let handle = live(&app, session)?;
+    handle.ask(|reply| Request::Reset { reply }).await?;
+    Ok(Json(handle.info()))
+}
+
+/// The live session of that id.
+pub(super) fn live(app: &App, session: String) -> Answer<Handle> {
+    let id = session_id(session)?;
+    app.find(&id).ok_or_else(|| not_live(app, &id))
+}
+
+/// Why there is no live session of that id.
+fn not_live(app: &App, id: &SessionId) -> Refusal {
+    let failure = match app.journal.session(id) {
+        Ok(Some(_)) => Failure::new(ErrorCode::SessionEnded, format!("session {id} has ended")),
+        Ok(None) => Failure::new(ErrorCode::SessionNotFound, format!("there is no session {id}")),
+        Err(error) => return internal(error),
+    };
+    failure.into()
+}
+
+async fn ended(app: &App, id: &SessionId) -> Answer<Session> {
+    match app.journal.session(id).map_err(internal)? {
+        Some(facts) => Ok(start::info(&facts, SessionState::Ended)),
+        None => Err(not_live(app, id)),
+    }
+}
+
+fn stopping() -> Refusal {
+    Failure::new(ErrorCode::ShuttingDown, "the node is about to stop").into()
+}
+
+/// A new session's name: short, and unlikely enough to be taken that a retry is never needed.
+fn new_id() -> SessionId {
+    let mut random = [0u8; 8];
+    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
+        random = crate::clock::now_ms().to_be_bytes();
+    }
+    let number = u64::from_be_bytes(random);
+    let letters: String = (0..10)
+        .map(|place| {
+            let digit = (number >> (place * 5)) & 31;
+            char::from(b"abcdefghijkmnpqrstuvwxyz23456789"[digit as usize])
+        })
+        .collect();
+    SessionId::parse(format!("s{letters}")).expect("letters and digits make an id")
+}

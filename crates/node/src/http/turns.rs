@@ -1,0 +1,309 @@
+//! Turns: submit, look, interrupt, give input. A reply may wait, and its output keeps to a budget.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use base64::Engine as _;
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use windlass_journal::{LoadError, OutputRange, SessionReader};
+use windlass_protocol::api::{ApiError, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState};
+use windlass_protocol::limits::{
+    DEADLINE_MS_MAX, OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX, WAIT_MS_MAX,
+};
+use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
+
+use super::App;
+use super::body::{Asked, JsonBody, message};
+use super::reply::{Answer, bad_request, internal, session_id, turn_id};
+use super::sessions::live;
+use crate::failure::Failure;
+use crate::session::turns::{Snapshot, Turn as Known};
+use crate::session::view::Shown;
+use crate::session::{Handle, Request, Submit, Until, Which};
+
+/// A turn to submit, checked.
+pub(super) struct Wish {
+    id: Option<TurnId>,
+    code: Bytes,
+    wait: Duration,
+    deadline_ms: Option<u64>,
+    budget: usize,
+}
+
+/// A submitted turn whose reply is due.
+pub(super) struct Pending {
+    answer: oneshot::Receiver<Result<Snapshot, Failure>>,
+    number: Arc<OnceLock<TurnNo>>,
+    wait: Duration,
+    budget: usize,
+}
+
+impl Wish {
+    pub fn check(submit: SubmitTurn) -> Answer<Self> {
+        let id = submit
+            .id
+            .map(|id| TurnId::chosen(id.as_str()))
+            .transpose()
+            .map_err(|error| bad_request(error.to_string()))?;
+        if submit.deadline_ms.is_some_and(|deadline| deadline > DEADLINE_MS_MAX) {
+            return Err(bad_request(format!("deadline_ms is at most {DEADLINE_MS_MAX}")));
+        }
+        Ok(Self {
+            id,
+            code: message(submit.code)?,
+            wait: wait(submit.wait_ms),
+            deadline_ms: submit.deadline_ms,
+            budget: budget(submit.output_bytes_max),
+        })
+    }
+
+    pub fn into_request(self) -> (Request, Pending) {
+        let (reply, answer) = oneshot::channel();
+        let number = Arc::new(OnceLock::new());
+        let submit = Submit {
+            id: self.id,
+            code: self.code,
+            deadline_ms: self.deadline_ms,
+            until: until(self.wait),
+            number: number.clone(),
+            reply,
+        };
+        (Request::Submit(submit), Pending { answer, number, wait: self.wait, budget: self.budget })
+    }
+}
+
+impl Pending {
+    /// The turn when it is settled or the wait has passed, whichever is first.
+    pub async fn answer(self, handle: &Handle) -> Answer<Turn> {
+        let number = self.number;
+        let now = || match number.get() {
+            Some(number) => Ok(Which::Number(*number)),
+            None => Err(Failure::new(
+                ErrorCode::Overloaded,
+                format!("session {} has not taken the turn yet", handle.id),
+            )),
+        };
+        let snapshot = settled(handle, self.answer, self.wait, now).await?;
+        present(&handle.id, snapshot, self.budget, || Ok(handle.reader.clone())).await
+    }
+}
+
+/// Waits for `answer`, and when the wait has passed asks how the turn is now.
+async fn settled(
+    handle: &Handle,
+    answer: oneshot::Receiver<Result<Snapshot, Failure>>,
+    wait: Duration,
+    now: impl FnOnce() -> Result<Which, Failure>,
+) -> Result<Snapshot, Failure> {
+    let gone = |_| Err(handle.gone());
+    if wait.is_zero() {
+        return answer.await.unwrap_or_else(gone);
+    }
+    match tokio::time::timeout(wait, answer).await {
+        Ok(answer) => answer.unwrap_or_else(gone),
+        Err(_) => {
+            let turn = now()?;
+            handle.ask(|reply| Request::Look { turn, until: Until::Now, reply }).await
+        }
+    }
+}
+
+/// Run code as a new turn.
+#[utoipa::path(post, path = "/v1/sessions/{session}/turns", request_body = SubmitTurn,
+    params(("session" = String, Path)),
+    responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
+pub(super) async fn submit(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    JsonBody(submit): JsonBody<SubmitTurn>,
+) -> Answer<Json<Turn>> {
+    let handle = live(&app, session)?;
+    let (request, pending) = Wish::check(submit)?.into_request();
+    handle.send(request).await?;
+    pending.answer(&handle).await.map(Json)
+}
+
+/// A turn as it is, or once it ends or asks for input.
+#[utoipa::path(get, path = "/v1/sessions/{session}/turns/{turn}",
+    params(("session" = String, Path), ("turn" = String, Path), TurnQuery),
+    responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
+pub(super) async fn look(
+    State(app): State<App>,
+    Path((session, turn)): Path<(String, String)>,
+    Asked(query): Asked<TurnQuery>,
+) -> Answer<Json<Turn>> {
+    let (session, turn) = (session_id(session)?, turn_id(turn)?);
+    let budget = budget(query.output_bytes_max);
+    if let Some(handle) = app.find(&session) {
+        let (reply, answer) = oneshot::channel();
+        let wait = wait(query.wait_ms);
+        let which = Which::Id(turn.clone());
+        let asked = Request::Look { turn: which.clone(), until: until(wait), reply };
+        handle.send(asked).await?;
+        match settled(&handle, answer, wait, || Ok(which)).await {
+            Ok(snapshot) => {
+                let reader = || Ok(handle.reader.clone());
+                return present(&session, snapshot, budget, reader).await.map(Json);
+            }
+            // Older than what the owner has at hand, or the session ended meanwhile.
+            Err(Failure { code: ErrorCode::TurnNotFound | ErrorCode::SessionEnded, .. }) => {}
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+    let known = recorded(&app, &session, &turn).await?;
+    let snapshot = Snapshot { turn: known, state: TurnState::Ended };
+    present(&session, snapshot, budget, || reader_of(&app, &session)).await.map(Json)
+}
+
+/// Stop a turn: the running one, or one that waits.
+#[utoipa::path(post, path = "/v1/sessions/{session}/turns/{turn}/interrupt",
+    params(("session" = String, Path), ("turn" = String, Path)),
+    responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
+pub(super) async fn interrupt(
+    State(app): State<App>,
+    Path((session, turn)): Path<(String, String)>,
+) -> Answer<Json<Turn>> {
+    interrupted(&live(&app, session)?, Some(turn_id(turn)?)).await
+}
+
+/// Stop the running turn.
+#[utoipa::path(post, path = "/v1/sessions/{session}/interrupt",
+    params(("session" = String, Path)),
+    responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
+pub(super) async fn interrupt_running(
+    State(app): State<App>,
+    Path(session): Path<String>,
+) -> Answer<Json<Turn>> {
+    interrupted(&live(&app, session)?, None).await
+}
+
+async fn interrupted(handle: &Handle, turn: Option<TurnId>) -> Answer<Json<Turn>> {
+    let snapshot = handle.ask(|reply| Request::Interrupt { turn, reply }).await?;
+    let reader = || Ok(handle.reader.clone());
+    present(&handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
+}
+
+/// Give input to a running turn.
+#[utoipa::path(post, path = "/v1/sessions/{session}/turns/{turn}/input", request_body = TurnInput,
+    params(("session" = String, Path), ("turn" = String, Path)),
+    responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
+pub(super) async fn input(
+    State(app): State<App>,
+    Path((session, turn)): Path<(String, String)>,
+    JsonBody(input): JsonBody<TurnInput>,
+) -> Answer<Json<Turn>> {
+    let handle = live(&app, session)?;
+    let turn = turn_id(turn)?;
+    let eof = input.eof;
+    let bytes = message(input_bytes(input)?)?;
+    let snapshot = handle.ask(|reply| Request::Input { turn, bytes, eof, reply }).await?;
+    let reader = || Ok(handle.reader.clone());
+    present(&handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
+}
+
+fn input_bytes(input: TurnInput) -> Answer<Vec<u8>> {
+    match (input.text, input.base64) {
+        (Some(text), None) => Ok(text.into_bytes()),
+        (None, Some(base64)) => base64::engine::general_purpose::STANDARD
+            .decode(base64)
+            .map_err(|error| bad_request(format!("base64: {error}"))),
+        (None, None) => Ok(Vec::new()),
+        (Some(_), Some(_)) => Err(bad_request("give text or base64, not both")),
+    }
+}
+
+/// A turn that only the journal knows.
+pub(super) async fn recorded(app: &App, session: &SessionId, turn: &TurnId) -> Answer<Known> {
+    match app.journal.turn(session, turn).map_err(internal)? {
+        Some(record) => Ok(Known::from_record(record)),
+        None => {
+            let message = format!("session {session} has no turn {turn}");
+            Err(Failure::new(ErrorCode::TurnNotFound, message).into())
+        }
+    }
+}
+
+/// A reader of a session's journal, live or ended.
+pub(super) fn reader_of(app: &App, session: &SessionId) -> Answer<SessionReader> {
+    if let Some(handle) = app.find(session) {
+        return Ok(handle.reader);
+    }
+    match app.journal.reader(session) {
+        Ok(reader) => Ok(reader),
+        Err(LoadError::NotFound(_)) => {
+            let message = format!("there is no session {session}");
+            Err(Failure::new(ErrorCode::SessionNotFound, message).into())
+        }
+        Err(error) => Err(internal(error)),
+    }
+}
+
+/// A turn in its reply's form. Output that is not at hand is read from the journal.
+async fn present(
+    session: &SessionId,
+    snapshot: Snapshot,
+    budget: usize,
+    reader: impl FnOnce() -> Answer<SessionReader>,
+) -> Answer<Turn> {
+    let Snapshot { turn, state } = snapshot;
+    let shown = match turn.output.shown(budget) {
+        Some(shown) => shown,
+        None => {
+            let (reader, bytes) = (reader()?, turn.output.bytes);
+            let range = turn.range();
+            tokio::task::spawn_blocking(move || from_journal(&reader, range, bytes, budget))
+                .await
+                .map_err(internal)??
+        }
+    };
+    let (outcome, error, usage, receipt) = match turn.end {
+        None => (None, None, None, None),
+        Some(end) => (Some(end.outcome), end.error, Some(end.usage), end.receipt),
+    };
+    Ok(Turn {
+        id: turn.id,
+        session: session.clone(),
+        number: turn.number,
+        state,
+        outcome,
+        error,
+        stdin_wait: turn.stdin_wait,
+        output: shown.to_view(session.as_str(), turn.output_from),
+        displays: turn.displays,
+        usage,
+        receipt,
+    })
+}
+
+/// Head and tail of an output that is in the journal.
+fn from_journal(
+    reader: &SessionReader,
+    range: OutputRange,
+    bytes: u64,
+    budget: usize,
+) -> Answer<Shown> {
+    let part = if bytes <= budget as u64 { budget } else { budget / 2 };
+    let mut head = reader.output(range).map_err(internal)?.bytes;
+    head.truncate(part);
+    let tail = if bytes <= budget as u64 {
+        Bytes::new()
+    } else {
+        reader.tail(part as u64, range).map_err(internal)?.bytes
+    };
+    Ok(Shown { head, tail, bytes })
+}
+
+fn wait(wait_ms: u64) -> Duration {
+    Duration::from_millis(wait_ms.min(WAIT_MS_MAX))
+}
+
+fn until(wait: Duration) -> Until {
+    if wait.is_zero() { Until::Now } else { Until::Settled }
+}
+
+fn budget(asked: Option<usize>) -> usize {
+    asked.unwrap_or(OUTPUT_BYTES_DEFAULT).min(OUTPUT_BYTES_MAX)
+}

@@ -1,0 +1,22 @@
+//! The node: performs what the lifecycle decides, keeps the journal, and serves the HTTP door. May
+//! be killed or replaced at any moment; what must not be lost is in the journal or with a keeper.
+//!
+//! One thread serves everything. Each session has one owner task (`session::actor`), each
+//! connection one task (`http::server`); what touches the disk for long goes to other threads.
+
+mod clock;
+mod config;
+mod context;
+pub mod failure;
+pub mod http;
+mod instance;
+mod keepers;
+mod metrics;
+mod run;
+mod session;
+mod workers;
+
+pub use config::Config;
+pub use windlass_sandbox::Wanted;
+pub use instance::ClaimError;
+pub use run::{RunError, run};

@@ -1,0 +1,108 @@
+//! The node's figures, in Prometheus' text format. Recording one is an atomic add.
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, Unit};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use windlass_protocol::Outcome;
+
+const SOURCE: Metadata<'static> =
+    Metadata::new("windlass", metrics::Level::INFO, Some("windlass"));
+
+/// Turn lengths are counted in these steps, in seconds.
+const TURN_SECONDS: [f64; 9] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0];
+
+/// Handles to every figure, looked up once.
+pub(crate) struct Metrics {
+    handle: PrometheusHandle,
+    sessions: Gauge,
+    created: Counter,
+    turns: [Counter; 5],
+    turn_seconds: Histogram,
+    output_bytes: Counter,
+    append_failures: Counter,
+    requests: Counter,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(&TURN_SECONDS)
+            .expect("the buckets are not empty")
+            .build_recorder();
+        describe(&recorder);
+        let counter = |name: &'static str| recorder.register_counter(&Key::from_name(name), &SOURCE);
+        let turns = ["ok", "error", "interrupted", "timed_out", "lost"].map(|outcome| {
+            let labels = vec![Label::new("outcome", outcome)];
+            recorder.register_counter(&Key::from_parts("windlass_turns_total", labels), &SOURCE)
+        });
+        Self {
+            handle: recorder.handle(),
+            sessions: recorder.register_gauge(&Key::from_name("windlass_sessions"), &SOURCE),
+            created: counter("windlass_sessions_created_total"),
+            turns,
+            turn_seconds: recorder
+                .register_histogram(&Key::from_name("windlass_turn_seconds"), &SOURCE),
+            output_bytes: counter("windlass_output_bytes_total"),
+            append_failures: counter("windlass_journal_append_failures_total"),
+            requests: counter("windlass_http_requests_total"),
+        }
+    }
+
+    pub fn sessions(&self, count: usize) {
+        self.sessions.set(count as f64);
+    }
+
+    pub fn session_created(&self) {
+        self.created.increment(1);
+    }
+
+    pub fn turn_ended(&self, outcome: Outcome, wall_ms: f64) {
+        self.turns[outcome as usize].increment(1);
+        self.turn_seconds.record(wall_ms / 1e3);
+    }
+
+    pub fn output(&self, bytes: usize) {
+        self.output_bytes.increment(bytes as u64);
+    }
+
+    pub fn append_failed(&self) {
+        self.append_failures.increment(1);
+    }
+
+    pub fn request(&self) {
+        self.requests.increment(1);
+    }
+
+    /// Everything, as Prometheus reads it. Also settles what the histogram has collected.
+    pub fn render(&self) -> String {
+        self.handle.run_upkeep();
+        self.handle.render()
+    }
+
+    /// Folds collected samples together, so that they do not pile up where nobody scrapes.
+    pub fn settle(&self) {
+        self.handle.run_upkeep();
+    }
+}
+
+fn describe(recorder: &PrometheusRecorder) {
+    let counters: [(&'static str, &'static str); 5] = [
+        ("windlass_sessions_created_total", "sessions created since the node started"),
+        ("windlass_turns_total", "turns ended, by outcome"),
+        ("windlass_output_bytes_total", "bytes that turns printed"),
+        ("windlass_journal_append_failures_total", "journal writes that failed"),
+        ("windlass_http_requests_total", "requests at the HTTP door"),
+    ];
+    for (name, text) in counters {
+        recorder.describe_counter(KeyName::from_const_str(name), None, text.into());
+    }
+    recorder.describe_gauge(
+        KeyName::from_const_str("windlass_sessions"),
+        None,
+        "live sessions".into(),
+    );
+    recorder.describe_histogram(
+        KeyName::from_const_str("windlass_turn_seconds"),
+        Some(Unit::Seconds),
+        "how long turns ran".into(),
+    );
+}

@@ -1,0 +1,102 @@
+//! One live session: its owner task ([`actor`]), its link to the keeper, its open turns. The rest
+//! of the node talks to it through a [`Handle`], whose requests are served in the order sent.
+
+pub(crate) mod actor;
+mod disk;
+mod effects;
+mod keeper_events;
+mod keeper_link;
+mod receipts;
+mod recovery;
+mod requests;
+pub(crate) mod start;
+pub(crate) mod turns;
+pub(crate) mod view;
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot, watch};
+use windlass_journal::SessionReader;
+use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
+
+use crate::failure::Failure;
+use turns::Snapshot;
+
+/// Requests that may wait for a session's owner; a sender waits for room.
+const INBOX_MAX: usize = 256;
+
+/// How the node reaches a live session.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
+    pub id: SessionId,
+    inbox: mpsc::Sender<Request>,
+    info: Arc<Mutex<api::Session>>,
+    /// The last event that clients may see.
+    pub seen: watch::Receiver<Seq>,
+    pub reader: SessionReader,
+}
+
+/// What the node can ask of a live session.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Submit(Submit),
+    /// The turn as it is, or as it is once it ends or asks for input.
+    Look { turn: Which, until: Until, reply: Reply<Snapshot> },
+    /// Interrupt this turn, or the running one.
+    Interrupt { turn: Option<TurnId>, reply: Reply<Snapshot> },
+    Input { turn: TurnId, bytes: Bytes, eof: bool, reply: Reply<Snapshot> },
+    Reset { reply: Reply<()> },
+    Close { grace_ms: u64, reply: Reply<()> },
+    /// The node stops and leaves the session to its keeper.
+    Release { reply: oneshot::Sender<()> },
+}
+
+#[derive(Debug)]
+pub(crate) struct Submit {
+    pub id: Option<TurnId>,
+    pub code: Bytes,
+    pub deadline_ms: Option<u64>,
+    pub until: Until,
+    /// The turn's number, as soon as it has one: whoever stops waiting asks by it.
+    pub number: Arc<OnceLock<TurnNo>>,
+    pub reply: Reply<Snapshot>,
+}
+
+/// A turn by either of its names.
+#[derive(Debug, Clone)]
+pub(crate) enum Which {
+    Id(TurnId),
+    Number(TurnNo),
+}
+
+/// When a reply about a turn is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    Now,
+    /// It ended or asks for input.
+    Settled,
+}
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Failure>>;
+
+impl Handle {
+    pub fn info(&self) -> api::Session {
+        self.info.lock().expect("no holder of this lock can panic").clone()
+    }
+
+    /// Sends a request and waits for its answer. A session that ended meanwhile answers so.
+    pub async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Failure> {
+        let (reply, answer) = oneshot::channel();
+        self.send(request(reply)).await?;
+        answer.await.unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    pub async fn send(&self, request: Request) -> Result<(), Failure> {
+        self.inbox.send(request).await.map_err(|_| self.gone())
+    }
+
+    pub fn gone(&self) -> Failure {
+        Failure::new(ErrorCode::SessionEnded, format!("session {} has ended", self.id))
+    }
+}

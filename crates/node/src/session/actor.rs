@@ -1,0 +1,181 @@
+//! The task that owns one session. Each round it takes what happened, decides (the lifecycle's
+//! pure step), records what was decided, and only then acts: a client or a keeper never learns
+//! what is not in the journal.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::sleep_until;
+use windlass_journal::{NewEvent, SessionLog};
+use windlass_lifecycle::link::Given;
+use windlass_lifecycle::{Event, Session as Machine};
+use windlass_protocol::link::Attached;
+use windlass_protocol::{Seq, SessionId, TurnNo, api};
+
+use super::disk::Owed;
+use super::effects::Act;
+use super::keeper_link::{Filled, KeeperLink};
+use super::turns::{Snapshot, Turns};
+use super::{Reply, Request};
+use crate::context::Context;
+
+/// Replies about turns that may wait in one session; one more is answered at once.
+pub(super) const WAITERS_MAX: usize = 1024;
+
+/// The owner of one session.
+pub(crate) struct Actor {
+    pub(super) id: SessionId,
+    pub(super) context: Arc<Context>,
+    pub(super) machine: Machine,
+    pub(super) log: SessionLog,
+    pub(super) link: KeeperLink,
+    pub(super) inbox: mpsc::Receiver<Request>,
+    pub(super) info: Arc<Mutex<api::Session>>,
+    pub(super) seen: watch::Sender<Seq>,
+    pub(super) turns: Turns,
+    pub(super) waiters: Vec<Waiter>,
+    /// Replies that wait for the keeper to have seen a command.
+    pub(super) confirmations: Vec<Confirmation>,
+    pub(super) timers: Timers,
+    pub(super) interrupt_grace_ms: u64,
+    /// Records of this round, in order.
+    pub(super) records: Vec<NewEvent>,
+    /// What to do once they are in the journal.
+    pub(super) acts: Vec<Act>,
+    /// Records that a full disk still owes.
+    pub(super) owed: Owed,
+    /// The keeper's word when it was attached to, until its held events are taken in.
+    pub(super) attached: Option<Attached>,
+    pub(super) closing: Option<Closing>,
+}
+
+/// A reply that waits for a turn to end or ask for input.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub turn: TurnNo,
+    pub reply: Reply<Snapshot>,
+}
+
+/// A reply that waits until the keeper has seen `command`.
+#[derive(Debug)]
+pub(super) struct Confirmation {
+    pub command: Given,
+    pub turn: TurnNo,
+    pub reply: Reply<Snapshot>,
+}
+
+/// What the owner must do by itself, and when.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    pub deadline: Option<(TurnNo, Instant)>,
+    pub grace: Option<(TurnNo, Instant)>,
+    /// The keeper must have brought up a worker, or answered, by then.
+    pub keeper: Option<Instant>,
+}
+
+/// How the session is to be closed.
+#[derive(Debug)]
+pub(super) struct Closing {
+    pub grace_ms: u64,
+    pub replies: Vec<Reply<()>>,
+}
+
+/// What ends the task.
+pub(super) enum Leave {
+    /// The session is over.
+    Ended,
+    /// A newer node has the keeper, or this node stops: the session lives on without us.
+    Released(Option<oneshot::Sender<()>>),
+}
+
+impl Actor {
+    pub async fn run(mut self) {
+        let leave = loop {
+            if let Some(leave) = self.round().await {
+                break leave;
+            }
+            if self.machine.is_ended() {
+                break Leave::Ended;
+            }
+        };
+        self.leave(leave).await;
+    }
+
+    /// Waits for one thing to happen and deals with it whole.
+    async fn round(&mut self) -> Option<Leave> {
+        let next = self.timers.next();
+        tokio::select! {
+            biased;
+            () = self.link.readable() => self.hear_keeper(),
+            request = self.inbox.recv() => match request {
+                Some(request) => self.serve(request),
+                None => Some(Leave::Released(None)),
+            },
+            () = self.link.writable(), if self.link.blocked() => {
+                // A closed link shows when it is read.
+                let _ = self.link.flush();
+                None
+            }
+            () = sleep_until(next.unwrap_or_else(Instant::now).into()), if next.is_some() => {
+                self.pass_time();
+                None
+            }
+        }
+    }
+
+    fn hear_keeper(&mut self) -> Option<Leave> {
+        match self.link.fill() {
+            Filled::Nothing => None,
+            Filled::Some => self.take_messages(),
+            Filled::Closed => {
+                self.keeper_hung_up();
+                None
+            }
+        }
+    }
+
+    pub(super) fn pass_time(&mut self) {
+        let now = Instant::now();
+        if let Some((turn, at)) = self.timers.deadline
+            && at <= now
+        {
+            self.timers.deadline = None;
+            self.step(Event::DeadlinePassed { turn });
+        }
+        if let Some((turn, at)) = self.timers.grace
+            && at <= now
+        {
+            self.timers.grace = None;
+            self.step(Event::GracePassed { turn });
+        }
+        if self.timers.keeper.is_some_and(|at| at <= now) {
+            self.timers.keeper = None;
+            self.lose_keeper("it did not answer in time");
+        }
+        self.commit();
+    }
+
+    /// One decision: the machine moves on, and its effects become records and acts.
+    pub(super) fn step(&mut self, event: Event) {
+        let machine = std::mem::take(&mut self.machine);
+        let (machine, effects) = machine.step(event);
+        self.machine = machine;
+        for effect in effects {
+            self.plan(effect);
+        }
+    }
+}
+
+impl Timers {
+    fn next(&self) -> Option<Instant> {
+        let turn = [self.deadline, self.grace].into_iter().flatten().map(|(_, at)| at);
+        turn.chain(self.keeper).min()
+    }
+
+    /// The turn is over: none of its timers matters.
+    pub fn disarm(&mut self, turn: TurnNo) {
+        self.deadline = self.deadline.filter(|(of, _)| *of != turn);
+        self.grace = self.grace.filter(|(of, _)| *of != turn);
+    }
+}

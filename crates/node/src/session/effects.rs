@@ -1,0 +1,234 @@
+//! From decisions to deeds: each effect of the lifecycle becomes a record for the journal and an
+//! act to perform after it is written.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use windlass_journal::NewEvent;
+use windlass_lifecycle::Effect;
+use windlass_lifecycle::session::Loss;
+use windlass_protocol::event::{EndReason, EventKind, StopCause, TurnError, Usage};
+use windlass_protocol::limits::CHUNK_BYTES_MAX;
+use windlass_protocol::link::Command;
+use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
+
+use super::actor::{Actor, Closing};
+use super::receipts;
+use super::turns::End;
+use crate::clock::now_ms;
+use crate::failure::{Failure, remedy};
+
+/// Something to do once this round's records are in the journal.
+#[derive(Debug)]
+pub(super) enum Act {
+    Start { turn: TurnNo },
+    Interrupt { turn: TurnNo },
+    Input { turn: TurnNo, bytes: Bytes, eof: bool, reply: super::Reply<super::turns::Snapshot> },
+    Restart,
+    StopKeeper,
+    /// Answer those who wait for this turn.
+    Settle { turn: TurnNo },
+}
+
+impl Actor {
+    /// Plans what `effect` asks for. `Refuse` and its like are answered where the request is
+    /// served, since only there is somebody to answer.
+    pub(super) fn plan(&mut self, effect: Effect) {
+        match effect {
+            Effect::Accept { turn } => self.record_accepted(turn),
+            Effect::Start { turn } => self.acts.push(Act::Start { turn }),
+            Effect::Interrupt { turn, cause } => self.plan_interrupt(turn, cause),
+            Effect::InterruptAgain { turn } => self.acts.push(Act::Interrupt { turn }),
+            Effect::Finish { turn, outcome, code, loss } => {
+                self.finish(turn, outcome, code, loss, None);
+            }
+            Effect::RestartWorker => {
+                self.acts.push(Act::Restart);
+                self.expect_keeper();
+            }
+            Effect::StopKeeper => self.acts.push(Act::StopKeeper),
+            Effect::End { reason } => self.record_end(reason),
+            Effect::Refuse { .. }
+            | Effect::RefuseInterrupt { .. }
+            | Effect::RefuseInput { .. }
+            | Effect::GiveInput { .. } => {}
+        }
+    }
+
+    pub(super) fn record(&mut self, turn: Option<TurnNo>, kind: EventKind, body: Bytes) {
+        self.records.push(NewEvent { at_ms: now_ms(), turn, link: None, kind, body });
+    }
+
+    fn record_accepted(&mut self, turn: TurnNo) {
+        let Some(accepted) = self.turns.get(turn) else { return };
+        let (id, deadline_ms) = (accepted.id.clone(), accepted.deadline_ms);
+        let mut rest = accepted.code.clone();
+        loop {
+            let chunk = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
+            let more = !rest.is_empty();
+            let kind = EventKind::TurnAccepted { id: id.clone(), deadline_ms, more };
+            self.record(Some(turn), kind, chunk);
+            if !more {
+                return;
+            }
+        }
+    }
+
+    fn plan_interrupt(&mut self, turn: TurnNo, cause: StopCause) {
+        self.record(Some(turn), EventKind::InterruptAsked { cause }, Bytes::new());
+        let grace = Duration::from_millis(self.interrupt_grace_ms);
+        self.timers.grace = Some((turn, Instant::now() + grace));
+        self.timers.deadline = None;
+        self.acts.push(Act::Interrupt { turn });
+    }
+
+    /// Records how a turn ended. `reported` is what the keeper said of it, when it did.
+    pub(super) fn finish(
+        &mut self,
+        turn: TurnNo,
+        outcome: Outcome,
+        code: Option<ErrorCode>,
+        loss: Loss,
+        reported: Option<Reported>,
+    ) {
+        self.timers.disarm(turn);
+        let output_to = self.output_end();
+        let Some(ended) = self.turns.get_mut(turn) else { return };
+        let (code, outcome) = match (ended.disk_full, outcome) {
+            (true, Outcome::Lost) | (false, _) => (code, outcome),
+            (true, _) => (Some(ErrorCode::DiskFull), Outcome::Error),
+        };
+        let reported = reported.unwrap_or_default();
+        let usage =
+            Usage { output_bytes: ended.output.bytes, ..reported.usage.unwrap_or_default() };
+        let error = match code {
+            Some(code) => Some(explain(code, reported.error)),
+            None => reported.error,
+        };
+        let receipt = match loss {
+            Loss::None => None,
+            Loss::State => Some(receipts::state_lost(&self.id)),
+        };
+        ended.stdin_wait = None;
+        ended.output_to = output_to;
+        ended.code = Bytes::new();
+        let end = End { outcome, error, usage, receipt };
+        ended.end = Some(end.clone());
+        let kind = EventKind::TurnEnded {
+            outcome,
+            error: end.error,
+            usage,
+            receipt: end.receipt,
+        };
+        let record =
+            NewEvent { at_ms: now_ms(), turn: Some(turn), link: reported.link, kind, body: Bytes::new() };
+        self.records.push(record);
+        self.turns.ended(turn);
+        self.context.metrics.turn_ended(outcome, usage.wall_ms);
+        self.acts.push(Act::Settle { turn });
+    }
+
+    /// Where the session's output will end once this round is written.
+    fn output_end(&self) -> u64 {
+        let is_output = |record: &&NewEvent| matches!(record.kind, EventKind::Output { .. });
+        let new: usize = self.records.iter().filter(is_output).map(|r| r.body.len()).sum();
+        self.log.facts().output_bytes + new as u64
+    }
+
+    fn record_end(&mut self, reason: EndReason) {
+        let receipt = receipts::session_ended(&self.id, reason);
+        self.record(None, EventKind::SessionEnded { reason, receipt }, Bytes::new());
+    }
+
+    /// The keeper must answer within its patience.
+    fn expect_keeper(&mut self) {
+        self.timers.keeper = Some(Instant::now() + self.context.config.keeper_patience);
+    }
+
+    /// Writes this round's records, then does what they allow.
+    pub(super) fn commit(&mut self) {
+        self.write_records();
+        for act in std::mem::take(&mut self.acts) {
+            self.perform(act);
+        }
+        self.publish();
+        // A closed link shows when it is read.
+        let _ = self.link.flush();
+    }
+
+    fn perform(&mut self, act: Act) {
+        match act {
+            Act::Start { turn } => self.start(turn),
+            Act::Interrupt { turn } => {
+                self.link.command(Command::Interrupt { turn }, Bytes::new());
+            }
+            Act::Input { turn, bytes, eof, reply } => {
+                let input = Command::TurnInput { turn, more: false, eof };
+                let command = self.link.command(input, bytes);
+                self.confirmations.push(super::actor::Confirmation { command, turn, reply });
+            }
+            Act::Restart => {
+                self.link.command(Command::Restart, Bytes::new());
+            }
+            Act::StopKeeper => {
+                let grace_ms = self.closing.as_ref().map_or(0, |closing: &Closing| closing.grace_ms);
+                self.link.command(Command::Shutdown { grace_ms }, Bytes::new());
+            }
+            Act::Settle { turn } => self.settle(turn),
+        }
+    }
+
+    fn start(&mut self, turn: TurnNo) {
+        let Some(starting) = self.turns.get_mut(turn) else { return };
+        let code = std::mem::take(&mut starting.code);
+        if let Some(deadline_ms) = starting.deadline_ms {
+            let at = Instant::now() + Duration::from_millis(deadline_ms);
+            self.timers.deadline = Some((turn, at));
+        }
+        starting.output_from = self.log.facts().output_bytes;
+        self.link.command(Command::TurnStart { turn, more: false }, code);
+    }
+
+    /// Answers everybody who waits for this turn, as it is now.
+    pub(super) fn settle(&mut self, turn: TurnNo) {
+        let mut place = 0;
+        while place < self.waiters.len() {
+            if self.waiters[place].turn == turn {
+                let waiter = self.waiters.swap_remove(place);
+                // Whoever asked may have gone.
+                let _ = waiter.reply.send(self.snapshot(turn));
+            } else {
+                place += 1;
+            }
+        }
+    }
+}
+
+/// What a keeper reported of a turn's end.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    pub link: Option<LinkSeq>,
+    pub error: Option<TurnError>,
+    pub usage: Option<Usage>,
+}
+
+/// The error of a turn that Windlass ended: its name, and what the code itself said, if anything.
+pub(super) fn explain(code: ErrorCode, said: Option<TurnError>) -> TurnError {
+    let message = match said {
+        Some(said) => format!("{}; the code ended with {}: {}", remedy(code), said.name, said.message),
+        None => remedy(code).to_owned(),
+    };
+    TurnError { code: Some(code), name: code.as_str().to_owned(), message }
+}
+
+impl Failure {
+    pub(super) fn of(code: ErrorCode, subject: &str) -> Self {
+        let what = match code {
+            ErrorCode::Overloaded => "has as many waiting turns as it may have",
+            ErrorCode::SessionEnded => "has ended",
+            ErrorCode::TurnNotRunning => "is not running that turn",
+            _ => "refused the request",
+        };
+        Self::new(code, format!("session {subject} {what}"))
+    }
+}

@@ -1,0 +1,166 @@
+//! The socket to a keeper, around the pure half of the link: reads frames, writes commands, and
+//! acknowledges without ever waiting for a timer.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use tokio::net::UnixStream;
+use windlass_lifecycle::link::{Given, NodeHalf};
+use windlass_protocol::frame::{Decoder, Frame, FrameError};
+use windlass_protocol::link::{Attached, Command, FromKeeper, Launch};
+
+/// Bytes read at once: small for the usual short message, more while a flood lasts.
+const READ_BYTES_MIN: usize = 4 * 1024;
+const READ_BYTES_MAX: usize = 512 * 1024;
+
+/// Event bytes after which the keeper is told at once what is journaled. Below it, the next
+/// command tells.
+const ACK_BYTES: usize = 256 * 1024;
+
+/// A connection to a keeper.
+#[derive(Debug)]
+pub(crate) struct KeeperLink {
+    pub path: PathBuf,
+    pub half: NodeHalf,
+    stream: UnixStream,
+    decoder: Decoder,
+    read_bytes: usize,
+    /// Bytes to write; those before `written` are out.
+    outgoing: Vec<u8>,
+    written: usize,
+    unacknowledged: usize,
+}
+
+/// What one read gave.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Filled {
+    Some,
+    Nothing,
+    Closed,
+}
+
+/// A message from the keeper with its body.
+pub(crate) type Message = (FromKeeper, Bytes);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error("a keeper's frame is malformed: {0}")]
+    Frame(#[from] FrameError),
+    #[error("a keeper's header is malformed: {0}")]
+    Header(#[from] serde_json::Error),
+}
+
+impl KeeperLink {
+    /// Connects and says who we are.
+    pub fn open(path: PathBuf, half: NodeHalf, launch: Option<Box<Launch>>) -> io::Result<Self> {
+        let stream = connect(&path)?;
+        let mut link = Self {
+            path,
+            half,
+            stream,
+            decoder: Decoder::default(),
+            read_bytes: READ_BYTES_MIN,
+            outgoing: Vec::new(),
+            written: 0,
+            unacknowledged: 0,
+        };
+        link.half.attach(&mut link.outgoing, launch);
+        link.flush()?;
+        Ok(link)
+    }
+
+    /// Connects again after a cut; whatever the keeper has not seen is sent again once it answers.
+    pub fn reopen(&mut self) -> io::Result<()> {
+        self.stream = connect(&self.path)?;
+        self.decoder = Decoder::default();
+        self.outgoing.clear();
+        self.written = 0;
+        self.half.attach(&mut self.outgoing, None);
+        self.flush()
+    }
+
+    pub fn attached(&mut self, attached: &Attached) -> io::Result<()> {
+        self.half.attached(attached, &mut self.outgoing);
+        self.flush()
+    }
+
+    pub async fn readable(&self) {
+        // An error shows again when it is read.
+        let _ = self.stream.readable().await;
+    }
+
+    pub async fn writable(&self) {
+        let _ = self.stream.writable().await;
+    }
+
+    /// Whether bytes wait for room.
+    pub fn blocked(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    pub fn fill(&mut self) -> Filled {
+        let buffer = self.decoder.buffer();
+        buffer.reserve(self.read_bytes);
+        match self.stream.try_read_buf(buffer) {
+            Ok(0) => Filled::Closed,
+            Ok(read) => {
+                self.unacknowledged += read;
+                self.read_bytes = if read >= self.read_bytes {
+                    (self.read_bytes * 2).min(READ_BYTES_MAX)
+                } else {
+                    (self.read_bytes / 2).max(READ_BYTES_MIN)
+                };
+                Filled::Some
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Filled::Nothing,
+            Err(_) => Filled::Closed,
+        }
+    }
+
+    pub fn next_message(&mut self) -> Result<Option<Message>, LinkError> {
+        let Some(Frame { header, body }) = self.decoder.next_frame()? else { return Ok(None) };
+        Ok(Some((serde_json::from_slice(&header)?, body)))
+    }
+
+    pub fn command(&mut self, act: Command, body: Bytes) -> Given {
+        self.unacknowledged = 0;
+        self.half.command(act, body, &mut self.outgoing)
+    }
+
+    /// What was read is journaled: says so if enough has come since the last time.
+    pub fn acknowledge_some(&mut self) {
+        if self.unacknowledged >= ACK_BYTES {
+            self.unacknowledged = 0;
+            self.half.acknowledge(&mut self.outgoing);
+        }
+    }
+
+    pub fn acknowledge_all(&mut self) {
+        self.unacknowledged = 0;
+        self.half.acknowledge(&mut self.outgoing);
+    }
+
+    /// Writes as much as there is room for.
+    pub fn flush(&mut self) -> io::Result<()> {
+        while self.written < self.outgoing.len() {
+            match self.stream.try_write(&self.outgoing[self.written..]) {
+                Ok(written) => self.written += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.outgoing.clear();
+        self.written = 0;
+        // A large message is rare; its room is not kept for each of thousands of sessions.
+        self.outgoing.shrink_to(READ_BYTES_MIN);
+        Ok(())
+    }
+}
+
+/// A keeper's listener is there before the keeper is, so connecting never waits.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let stream = std::os::unix::net::UnixStream::connect(path)?;
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}

@@ -1,0 +1,161 @@
+//! The ends of an owner's time with a session: catching up with a keeper after an attach, telling
+//! the world how things stand, and leaving.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use windlass_journal::NewEvent;
+use windlass_lifecycle::session::Loss;
+use windlass_lifecycle::{Effect, Event};
+use windlass_protocol::SessionId;
+use windlass_protocol::event::{EventKind, Usage};
+use windlass_protocol::link::Attached;
+use windlass_protocol::worker::WorkerOutcome;
+
+use super::actor::{Actor, Leave};
+use super::keeper_link::Filled;
+use super::requests::answer;
+use super::{effects, receipts};
+use crate::clock::now_ms;
+use crate::keepers;
+
+/// How long a keeper may take to end beyond the grace it was given.
+const SEE_OFF: Duration = Duration::from_secs(5);
+
+impl Actor {
+    /// Everything the keeper held is taken in: now what it lacks is sent, and what it should not
+    /// be doing is stopped.
+    pub(super) fn caught_up(&mut self) {
+        let Some(attached) = self.attached.take() else { return };
+        self.timers.keeper = None;
+        self.drop_unended(&attached);
+        for effect in self.machine.resume(attached.last_turn, attached.restarts) {
+            if let Effect::Start { turn } = effect
+                && !self.link.half.lacks(&attached, turn)
+            {
+                continue;
+            }
+            self.plan(effect);
+        }
+        if attached.running.is_some() && attached.running != self.machine.current() {
+            // It runs a turn that the journal knows as ended: only a fresh worker is sure.
+            self.step(Event::ResetAsked);
+        }
+    }
+
+    /// A turn that the keeper has ended although the journal never learned so (the disk was full
+    /// when a node died) would otherwise be waited for forever.
+    fn drop_unended(&mut self, attached: &Attached) {
+        if let Some(turn) = self.machine.current()
+            && turn <= attached.last_turn
+            && attached.running.is_none()
+            && attached.last <= self.link.half.after()
+        {
+            if let Some(open) = self.turns.get_mut(turn) {
+                open.disk_full = true;
+            }
+            let outcome = WorkerOutcome::Error;
+            self.step(Event::TurnDone { turn, outcome });
+        }
+    }
+
+    /// Makes this round's changes visible.
+    pub(super) fn publish(&mut self) {
+        let facts = self.log.facts();
+        {
+            let mut info = self.info.lock().expect("no holder of this lock can panic");
+            info.state = self.machine.state();
+            let running = self.machine.current().and_then(|turn| self.turns.get(turn));
+            info.turn = running.map(|turn| turn.id.clone());
+            info.waiting = self.machine.waiting().len();
+            info.turns = facts.last_turn.0;
+            info.seq = facts.last_seq;
+            info.output_bytes = facts.output_bytes;
+            info.output_dropped_bytes = facts.output_dropped_bytes;
+            info.messages_dropped = facts.messages_dropped;
+            info.restarts = facts.restarts;
+            info.worker_pid = facts.worker_pid;
+            if let Some(worker) = &facts.worker
+                && info.worker != *worker
+            {
+                info.worker.clone_from(worker);
+            }
+            info.ended.clone_from(&facts.ended);
+        }
+        let seq = facts.last_seq;
+        self.seen.send_if_modified(|seen| std::mem::replace(seen, seq) != seq);
+    }
+
+    pub(super) async fn leave(mut self, leave: Leave) {
+        match leave {
+            Leave::Ended => self.see_off().await,
+            Leave::Released(reply) => self.release(reply),
+        }
+    }
+
+    /// The session is over: its keeper goes, with everything it holds, before anybody is told.
+    async fn see_off(&mut self) {
+        for waiter in std::mem::take(&mut self.waiters) {
+            answer(waiter.reply, self.snapshot(waiter.turn));
+        }
+        let grace_ms = self.closing.as_ref().map_or(0, |closing| closing.grace_ms);
+        let until = Instant::now() + Duration::from_millis(grace_ms) + SEE_OFF;
+        let gone = tokio::time::timeout_at(until.into(), self.until_hung_up()).await;
+        if gone.is_err() {
+            self.end_keeper();
+        }
+        keepers::remove_socket(&self.link.path);
+        self.context.forget(&self.id);
+        if let Some(closing) = self.closing.take() {
+            for reply in closing.replies {
+                answer(reply, Ok(()));
+            }
+        }
+    }
+
+    async fn until_hung_up(&mut self) {
+        loop {
+            let _ = self.link.flush();
+            self.link.acknowledge_all();
+            self.link.readable().await;
+            match self.link.fill() {
+                Filled::Closed => return,
+                Filled::Some | Filled::Nothing => {
+                    // What a session says after its end is nobody's.
+                    while let Ok(Some(_)) = self.link.next_message() {}
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, reply: Option<oneshot::Sender<()>>) {
+        self.link.acknowledge_all();
+        let _ = self.link.flush();
+        self.context.forget(&self.id);
+        if let Some(reply) = reply {
+            let _ = reply.send(());
+        }
+    }
+}
+
+/// The records of a keeper's death when no owner is there to write them.
+pub(super) fn records_of_loss(id: &SessionId, effects: &[Effect]) -> Vec<NewEvent> {
+    let record = |turn, kind| NewEvent { at_ms: now_ms(), turn, link: None, kind, body: Bytes::new() };
+    effects
+        .iter()
+        .filter_map(|effect| match *effect {
+            Effect::Finish { turn, outcome, code, loss } => {
+                let receipt = (loss == Loss::State).then(|| receipts::state_lost(id));
+                let error = code.map(|code| effects::explain(code, None));
+                let usage = Usage::default();
+                Some(record(Some(turn), EventKind::TurnEnded { outcome, error, usage, receipt }))
+            }
+            Effect::End { reason } => {
+                let receipt = receipts::session_ended(id, reason);
+                Some(record(None, EventKind::SessionEnded { reason, receipt }))
+            }
+            _ => None,
+        })
+        .collect()
+}

@@ -1,0 +1,289 @@
+//! How a session's owner comes to be: for a new session, and for one that an earlier node left to
+//! its keeper.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+use windlass_journal::{AppendError, CreateError, Facts, NewSession, OpenTurn, Recovered, SessionLog};
+use windlass_lifecycle::link::NodeHalf;
+use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, WorkerFact};
+use windlass_lifecycle::{Event, Session as Machine};
+use windlass_protocol::api::{self, CreateSession, SessionState};
+use windlass_protocol::link::Launch;
+use windlass_protocol::{ErrorCode, SessionId, TurnNo};
+
+use super::actor::{Actor, Timers};
+use super::disk::Owed;
+use super::keeper_link::KeeperLink;
+use super::turns::{Turn, Turns};
+use super::view::Ends;
+use super::{Handle, INBOX_MAX, Request};
+use crate::clock::now_ms;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::keepers;
+use crate::workers::{self, Recipe};
+
+/// What the journal keeps of a session's making, to go on with it after a restart.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct Spec {
+    interrupt_grace_ms: u64,
+}
+
+/// Makes a session: journal, keeper, owner. `first` is in its inbox before anybody can know it.
+pub(crate) async fn create(
+    context: &Arc<Context>,
+    id: SessionId,
+    wanted: CreateSession,
+    first: Option<Request>,
+) -> Result<Handle, Failure> {
+    if !context.reserve(&id) {
+        return Err(exists(&id));
+    }
+    let made = make(context, id.clone(), wanted).await;
+    match made {
+        Ok((actor, handle)) => {
+            if let Some(first) = first {
+                handle.send(first).await?;
+            }
+            context.admit(handle.clone());
+            context.metrics.session_created();
+            tokio::spawn(actor.run());
+            Ok(handle)
+        }
+        Err(failure) => {
+            context.forget(&id);
+            Err(failure)
+        }
+    }
+}
+
+async fn make(
+    context: &Arc<Context>,
+    id: SessionId,
+    wanted: CreateSession,
+) -> Result<(Actor, Handle), Failure> {
+    let prepared = {
+        let (context, id) = (context.clone(), id.clone());
+        // It touches the disk and starts a process: not on the thread that serves turns.
+        tokio::task::spawn_blocking(move || prepare(&context, &id, &wanted))
+            .await
+            .map_err(|error| internal(&error.to_string()))??
+    };
+    let half = NodeHalf::new(context.epoch, prepared.log.facts().last_link);
+    let link = KeeperLink::open(prepared.socket, half, Some(prepared.launch))
+        .map_err(|error| internal(&format!("the keeper cannot be reached: {error}")))?;
+    let machine = Machine::default();
+    let spec = prepared.spec;
+    let (mut actor, handle) = assemble(context, id, machine, prepared.log, link, spec);
+    actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
+    Ok((actor, handle))
+}
+
+struct Prepared {
+    log: SessionLog,
+    socket: std::path::PathBuf,
+    launch: Box<Launch>,
+    spec: Spec,
+}
+
+fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<Prepared, Failure> {
+    let config = &context.config;
+    let fresh = config.state_dir.join("workspaces").join(id.as_str());
+    let workspace = workers::workspace(wanted, &fresh)?;
+    let Recipe { kind, argv, env } = context.workers.recipe(wanted, &workspace)?;
+    let grace = wanted.interrupt_grace_ms.map_or(config.interrupt_grace, Duration::from_millis);
+    let spec = Spec { interrupt_grace_ms: millis(grace) };
+    let log = context
+        .journal
+        .create(NewSession {
+            id: id.clone(),
+            created_at_ms: now_ms(),
+            workspace: workspace.display().to_string(),
+            worker_kind: kind.to_owned(),
+            spec: serde_json::to_value(&spec).unwrap_or_default(),
+            quota_bytes: wanted.output_quota_bytes.unwrap_or(config.output_quota_bytes),
+        })
+        .map_err(|error| creation_failed(id, &error))?;
+    let socket = keepers::start(config, id).map_err(|error| internal(&error.to_string()))?;
+    let launch = Box::new(Launch {
+        session: id.clone(),
+        argv,
+        env: env.into_iter().collect(),
+        cwd: workspace,
+        node_grace_ms: millis(config.node_grace),
+        start_timeout_ms: millis(config.start_timeout),
+    });
+    Ok(Prepared { log, socket, launch, spec })
+}
+
+/// Takes over a session of an earlier node. A keeper that is gone makes it end, with its receipt.
+pub(crate) fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<(), String> {
+    let (log, recovered) =
+        context.journal.open_session(id).map_err(|error| format!("journal: {error}"))?;
+    let half = NodeHalf::new(context.epoch, log.facts().last_link);
+    let spec = serde_json::from_value(log.facts().created.spec.clone())
+        .unwrap_or(Spec { interrupt_grace_ms: millis(context.config.interrupt_grace) });
+    let machine = Machine::recover(life_facts(log.facts()));
+    let socket = keepers::socket_path(&context.config, id);
+    match KeeperLink::open(socket.clone(), half, None) {
+        Ok(link) => {
+            let (mut actor, handle) = assemble(context, id.clone(), machine, log, link, spec);
+            actor.reload(recovered);
+            actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
+            context.admit(handle);
+            tokio::spawn(actor.run());
+        }
+        Err(error) => {
+            tracing::warn!(session = %id, %error, "the keeper is gone");
+            keepers::remove_socket(&socket);
+            end_without_keeper(log, machine, id)?;
+        }
+    }
+    Ok(())
+}
+
+fn assemble(
+    context: &Arc<Context>,
+    id: SessionId,
+    machine: Machine,
+    log: SessionLog,
+    link: KeeperLink,
+    spec: Spec,
+) -> (Actor, Handle) {
+    let (sender, inbox) = mpsc::channel(INBOX_MAX);
+    let (seen, seen_receiver) = watch::channel(log.facts().last_seq);
+    let info = Arc::new(Mutex::new(info(log.facts(), machine.state())));
+    let handle = Handle {
+        id: id.clone(),
+        inbox: sender,
+        info: info.clone(),
+        seen: seen_receiver,
+        reader: log.reader(),
+    };
+    let actor = Actor {
+        id,
+        context: context.clone(),
+        machine,
+        log,
+        link,
+        inbox,
+        info,
+        seen,
+        turns: Turns::default(),
+        waiters: Vec::new(),
+        confirmations: Vec::new(),
+        timers: Timers::default(),
+        interrupt_grace_ms: spec.interrupt_grace_ms,
+        records: Vec::new(),
+        acts: Vec::new(),
+        owed: Owed::default(),
+        attached: None,
+        closing: None,
+    };
+    (actor, handle)
+}
+
+/// A session from its journal: what clients are shown of it.
+pub(crate) fn info(facts: &Facts, state: SessionState) -> api::Session {
+    api::Session {
+        id: facts.created.id.clone(),
+        state,
+        worker: facts.worker.clone().unwrap_or_default(),
+        workspace: facts.created.workspace.clone(),
+        created_at_ms: facts.created.created_at_ms,
+        turn: None,
+        waiting: 0,
+        turns: facts.last_turn.0,
+        seq: facts.last_seq,
+        restarts: facts.restarts,
+        keeper_pid: None,
+        worker_pid: facts.worker_pid,
+        hold: None,
+        output_bytes: facts.output_bytes,
+        output_dropped_bytes: facts.output_dropped_bytes,
+        messages_dropped: facts.messages_dropped,
+        ended: facts.ended.clone(),
+    }
+}
+
+impl Actor {
+    /// The open turns of an earlier node, their timers included.
+    fn reload(&mut self, recovered: Recovered) {
+        let running = self.machine.current();
+        let code: HashMap<TurnNo, Bytes> = recovered.code.into_iter().collect();
+        for open in self.log.facts().open_turns.clone() {
+            if Some(open.number) == running {
+                self.rearm(&open);
+            }
+            let code = code.get(&open.number).cloned().unwrap_or_default();
+            let mut turn = Turn::new(open.id, open.number, code, open.deadline_ms);
+            turn.output_from = open.output_from;
+            turn.output = Ends::elsewhere(open.output_bytes);
+            turn.displays = open.displays;
+            turn.stdin_wait = open.stdin_wait;
+            self.turns.insert(turn);
+        }
+    }
+
+    fn rearm(&mut self, open: &OpenTurn) {
+        let now = Instant::now();
+        if open.interrupt.is_some() {
+            let grace = Duration::from_millis(self.interrupt_grace_ms);
+            self.timers.grace = Some((open.number, now + grace));
+        } else if let Some(deadline_ms) = open.deadline_ms {
+            let passed = now_ms().saturating_sub(open.accepted_at_ms);
+            let left = Duration::from_millis(deadline_ms.saturating_sub(passed));
+            self.timers.deadline = Some((open.number, now + left));
+        }
+    }
+}
+
+fn life_facts(facts: &Facts) -> LifeFacts {
+    let first = match facts.open_turns.first() {
+        Some(OpenTurn { interrupt: Some(cause), .. }) => FirstTurn::Interrupting(*cause),
+        Some(OpenTurn { stdin_wait: Some(_), .. }) => FirstTurn::AwaitingInput,
+        Some(_) | None => FirstTurn::Running,
+    };
+    let worker = match (facts.worker.is_none(), facts.worker_pid) {
+        (true, _) => WorkerFact::Starting,
+        (false, Some(_)) => WorkerFact::Up,
+        (false, None) => WorkerFact::Gone,
+    };
+    let open = facts.open_turns.iter().map(|turn| turn.number).collect();
+    LifeFacts { open, first, worker, restarts: facts.restarts }
+}
+
+/// Writes the end of a session whose keeper is gone: its open turns are lost, and so is it.
+fn end_without_keeper(mut log: SessionLog, machine: Machine, id: &SessionId) -> Result<(), String> {
+    let (_, effects) = machine.step(Event::KeeperLost(KeeperLoss::Died));
+    let records = super::recovery::records_of_loss(id, &effects);
+    log.append(records).map(|_| ()).map_err(|error| format!("journal: {error}"))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn exists(id: &SessionId) -> Failure {
+    Failure::new(ErrorCode::SessionExists, format!("there is or was a session {id}"))
+}
+
+fn creation_failed(id: &SessionId, error: &CreateError) -> Failure {
+    match error {
+        CreateError::AlreadyExists(_) => exists(id),
+        CreateError::Append(AppendError::DiskFull { .. }) => Failure::new(
+            ErrorCode::DiskFull,
+            format!("the journal has no room for session {id}"),
+        ),
+        other => internal(&format!("the journal of session {id} cannot be made: {other}")),
+    }
+}
+
+fn internal(message: &str) -> Failure {
+    tracing::error!(message);
+    Failure::new(ErrorCode::Internal, message)
+}

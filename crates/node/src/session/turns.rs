@@ -1,0 +1,157 @@
+//! The turns a session's owner has at hand: the open ones, and the last few that ended. Older ones
+//! are in the journal.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use windlass_journal::{OutputRange, TurnRecord, Whose};
+use windlass_protocol::api::{DisplayRef, StdinWait, TurnState};
+use windlass_protocol::event::{Receipt, TurnError, Usage};
+use windlass_protocol::limits::INPUT_BYTES_MAX;
+use windlass_protocol::{Outcome, TurnId, TurnNo};
+
+use super::view::Ends;
+
+/// Ended turns kept at hand.
+const RECENT_MAX: usize = 8;
+
+/// Displays listed for one turn; later ones are still events.
+const DISPLAYS_MAX: usize = 1000;
+
+/// A turn as its session's owner knows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Turn {
+    pub id: TurnId,
+    pub number: TurnNo,
+    /// Empty once the keeper has it.
+    pub code: Bytes,
+    pub deadline_ms: Option<u64>,
+    pub output: Ends,
+    /// Where its output lies in the session's.
+    pub output_from: u64,
+    pub output_to: u64,
+    pub displays: Vec<DisplayRef>,
+    /// Bytes so far of a display that goes on.
+    pub display_bytes: u64,
+    pub stdin_wait: Option<StdinWait>,
+    /// Input given and not yet taken by the code.
+    pub input_bytes: usize,
+    pub end: Option<End>,
+    /// The journal could not take all of it.
+    pub disk_full: bool,
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone)]
+pub(crate) struct End {
+    pub outcome: Outcome,
+    pub error: Option<TurnError>,
+    pub usage: Usage,
+    pub receipt: Option<Receipt>,
+}
+
+/// A turn at one moment, for a reply.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub turn: Turn,
+    pub state: TurnState,
+}
+
+impl Turn {
+    pub fn new(id: TurnId, number: TurnNo, code: Bytes, deadline_ms: Option<u64>) -> Self {
+        Self {
+            id,
+            number,
+            code,
+            deadline_ms,
+            output: Ends::default(),
+            output_from: 0,
+            output_to: u64::MAX,
+            displays: Vec::new(),
+            display_bytes: 0,
+            stdin_wait: None,
+            input_bytes: 0,
+            end: None,
+            disk_full: false,
+        }
+    }
+
+    /// A turn that ended long ago, from the journal. Its output is read from there too.
+    pub fn from_record(record: TurnRecord) -> Self {
+        let mut turn = Self::new(record.id, record.number, Bytes::new(), None);
+        turn.output_from = record.output_from;
+        turn.output_to = record.output_to;
+        turn.output = Ends::elsewhere(record.output_bytes);
+        turn.displays = record.displays;
+        turn.end = Some(End {
+            outcome: record.outcome,
+            error: record.error,
+            usage: record.usage,
+            receipt: record.receipt,
+        });
+        turn
+    }
+
+    /// Where the journal has its output.
+    pub fn range(&self) -> OutputRange {
+        OutputRange { from: self.output_from, to: self.output_to, whose: Whose::Turn(self.number) }
+    }
+
+    /// Whether the keeper has room for so much more input.
+    pub fn takes_input(&self, bytes: usize) -> bool {
+        self.input_bytes + bytes <= INPUT_BYTES_MAX
+    }
+
+    /// A display is complete: an update takes the place of the one with its id.
+    pub fn show(&mut self, display: DisplayRef, update: bool) {
+        let same = |shown: &&mut DisplayRef| update && shown.id.is_some() && shown.id == display.id;
+        if let Some(shown) = self.displays.iter_mut().find(same) {
+            *shown = display;
+        } else if self.displays.len() < DISPLAYS_MAX {
+            self.displays.push(display);
+        }
+    }
+}
+
+/// Turns by number and by id.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    by_number: HashMap<TurnNo, Turn>,
+    by_id: HashMap<TurnId, TurnNo>,
+    recent: VecDeque<TurnNo>,
+}
+
+impl Turns {
+    pub fn insert(&mut self, turn: Turn) {
+        self.by_id.insert(turn.id.clone(), turn.number);
+        self.by_number.insert(turn.number, turn);
+    }
+
+    pub fn remove(&mut self, number: TurnNo) {
+        if let Some(turn) = self.by_number.remove(&number) {
+            self.by_id.remove(&turn.id);
+        }
+    }
+
+    pub fn get(&self, number: TurnNo) -> Option<&Turn> {
+        self.by_number.get(&number)
+    }
+
+    pub fn get_mut(&mut self, number: TurnNo) -> Option<&mut Turn> {
+        self.by_number.get_mut(&number)
+    }
+
+    pub fn number(&self, id: &TurnId) -> Option<TurnNo> {
+        self.by_id.get(id).copied()
+    }
+
+    /// The turn ended: it stays at hand until enough others have.
+    pub fn ended(&mut self, number: TurnNo) {
+        self.recent.push_back(number);
+        if self.recent.len() > RECENT_MAX
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.remove(oldest);
+        }
+    }
+}

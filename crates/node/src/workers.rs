@@ -1,0 +1,68 @@
+//! The kinds of worker a node can start, and what each needs: its program's files, which the node
+//! carries inside itself, and its command line and environment.
+
+mod environment;
+mod files;
+mod python;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use windlass_protocol::ErrorCode;
+use windlass_protocol::api::CreateSession;
+
+use crate::failure::Failure;
+
+/// The workers this node can start.
+pub(crate) struct Workers {
+    python: python::Python,
+}
+
+/// How to start a session's worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Recipe {
+    /// `python`.
+    pub kind: &'static str,
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+}
+
+impl Workers {
+    /// Lays the worker programs out below the state directory.
+    pub fn prepare(state_dir: &Path) -> io::Result<Self> {
+        Ok(Self { python: python::Python::prepare(&state_dir.join("workers"))? })
+    }
+
+    /// How to start what `wanted` asks for, in `workspace`. May run a program to find out, so it
+    /// must not be called where waiting hurts.
+    pub fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
+        match wanted.worker.as_deref().unwrap_or("python") {
+            "python" => self.python.recipe(wanted, workspace),
+            other => Err(Failure::new(
+                ErrorCode::BadRequest,
+                format!("there is no worker {other:?}; this release has: python"),
+            )),
+        }
+    }
+}
+
+/// The workspace of a new session: the client's directory, or a fresh one of its own.
+pub(crate) fn workspace(wanted: &CreateSession, fresh: &Path) -> Result<PathBuf, Failure> {
+    let Some(named) = &wanted.workspace else {
+        std::fs::create_dir_all(fresh).map_err(|error| {
+            Failure::new(ErrorCode::Internal, format!("cannot create a workspace: {error}"))
+        })?;
+        return Ok(fresh.to_owned());
+    };
+    let path = PathBuf::from(named);
+    if !path.is_absolute() {
+        let message = format!("the workspace {named:?} is not an absolute path");
+        return Err(Failure::new(ErrorCode::BadRequest, message));
+    }
+    if !path.is_dir() {
+        let message = format!("the workspace {named:?} is not a directory");
+        return Err(Failure::new(ErrorCode::BadRequest, message));
+    }
+    Ok(path)
+}

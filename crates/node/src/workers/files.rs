@@ -1,0 +1,28 @@
+//! Worker programs on disk. They are part of the binary and laid out under a name made of their
+//! content, so that nodes of different releases never share a file.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// One file of a worker program.
+pub(super) type Embedded = (&'static str, &'static str);
+
+/// Writes `files` below `dir/NAME-HASH/` unless they are there, and says where.
+pub(super) fn lay_out(dir: &Path, name: &str, files: &[Embedded]) -> io::Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    files.hash(&mut hasher);
+    let root = dir.join(format!("{name}-{:016x}", hasher.finish()));
+    for (path, content) in files {
+        let path = root.join(path);
+        if std::fs::read_to_string(&path).is_ok_and(|there| there == *content) {
+            continue;
+        }
+        std::fs::create_dir_all(path.parent().unwrap_or(&root))?;
+        // A worker that starts meanwhile sees the old file or the new one, never a part.
+        let partial = path.with_extension(format!("{}.tmp", std::process::id()));
+        std::fs::write(&partial, content)?;
+        std::fs::rename(&partial, &path)?;
+    }
+    Ok(root)
+}

@@ -1,0 +1,194 @@
+//! The Python worker: which interpreter, and how it is started.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use windlass_protocol::ErrorCode;
+use windlass_protocol::api::CreateSession;
+
+use super::files::{self, Embedded};
+use super::{Recipe, environment};
+use crate::failure::Failure;
+
+macro_rules! embedded {
+    ($($file:literal),* $(,)?) => {
+        [$((
+            concat!("windlass_worker/", $file),
+            include_str!(concat!("../../../../workers/python/windlass_worker/", $file)),
+        )),*]
+    };
+}
+
+/// The worker's program.
+const FILES: &[Embedded] = &embedded![
+    "__init__.py",
+    "awaiting.py",
+    "cell.py",
+    "display.py",
+    "errors.py",
+    "hooks.py",
+    "inbox.py",
+    "main.py",
+    "mpl.py",
+    "output.py",
+    "signals.py",
+    "stdin.py",
+    "turns.py",
+    "wire.py",
+];
+
+/// Interpreters whose real program is remembered; the memory is emptied when it is full.
+const KNOWN_MAX: usize = 64;
+
+/// Prints the real interpreter of one that stands in for it.
+const REAL_PROGRAM: &str = "import sys; print(sys.executable)";
+
+/// How Python workers are started.
+pub(super) struct Python {
+    root: PathBuf,
+    /// Scripts on PATH that stand in for an interpreter (pyenv's shims), and what they start.
+    real: Mutex<HashMap<PathBuf, PathBuf>>,
+}
+
+impl Python {
+    pub fn prepare(dir: &Path) -> io::Result<Self> {
+        Ok(Self { root: files::lay_out(dir, "python", FILES)?, real: Mutex::default() })
+    }
+
+    pub fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
+        let mut env = environment::of_worker(&wanted.env);
+        let interpreter = match &wanted.interpreter {
+            Some(named) => named_interpreter(named, env.get("PATH"))?,
+            None => match nearest_venv(workspace) {
+                Some(found) => found,
+                None => self.real_program(&on_path("python3", env.get("PATH"))?)?,
+            },
+        };
+        if let Some(venv) = venv_of(&interpreter) {
+            let bin = interpreter.parent().unwrap_or(&venv).display().to_string();
+            let path = env.get("PATH").map_or_else(|| bin.clone(), |path| format!("{bin}:{path}"));
+            env.insert("PATH".into(), path);
+            env.insert("VIRTUAL_ENV".into(), venv.display().to_string());
+        }
+        let boot = format!(
+            "import sys; sys.path.insert(0, {:?}); import windlass_worker.main as w; \
+             del sys.path[0]; w.main()",
+            self.root.display().to_string()
+        );
+        let argv = vec![interpreter.display().to_string(), "-u".into(), "-c".into(), boot];
+        Ok(Recipe { kind: "python", argv, env })
+    }
+
+    /// Follows a script that stands in for an interpreter, once; workers are then started without
+    /// its delay. Only for programs on PATH: one in a workspace is not ours to run here.
+    fn real_program(&self, found: &Path) -> Result<PathBuf, Failure> {
+        if !is_script(found) {
+            return Ok(found.to_owned());
+        }
+        if let Some(real) = self.known().get(found) {
+            return Ok(real.clone());
+        }
+        let output = Command::new(found)
+            .args(["-c", REAL_PROGRAM])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| cannot_run(found, &error.to_string()))?;
+        let real = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        if !output.status.success() || !real.is_absolute() {
+            return Err(cannot_run(found, String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        let mut known = self.known();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(found.to_owned(), real.clone());
+        Ok(real)
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, PathBuf>> {
+        self.real.lock().expect("no holder of this lock can panic")
+    }
+}
+
+fn cannot_run(interpreter: &Path, why: &str) -> Failure {
+    let message = format!("cannot run the interpreter {}: {why}", interpreter.display());
+    Failure::new(ErrorCode::WorkerFailed, message)
+}
+
+/// A path to an interpreter or a virtual environment, or a name on PATH.
+fn named_interpreter(named: &str, path: Option<&String>) -> Result<PathBuf, Failure> {
+    let given = Path::new(named);
+    if !named.contains('/') {
+        return on_path(named, path);
+    }
+    if given.is_dir() {
+        return venv_interpreter(given)
+            .ok_or_else(|| cannot_run(given, "the directory holds no bin/python"));
+    }
+    if !given.is_absolute() {
+        return Err(cannot_run(given, "the path is not absolute"));
+    }
+    if !given.is_file() {
+        return Err(cannot_run(given, "there is no such file"));
+    }
+    Ok(given.to_owned())
+}
+
+fn on_path(name: &str, path: Option<&String>) -> Result<PathBuf, Failure> {
+    path.into_iter()
+        .flat_map(std::env::split_paths)
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file())
+        .ok_or_else(|| cannot_run(Path::new(name), "it is not on PATH"))
+}
+
+/// The interpreter of the nearest `.venv` at or above `workspace`.
+fn nearest_venv(workspace: &Path) -> Option<PathBuf> {
+    workspace.ancestors().find_map(|dir| venv_interpreter(&dir.join(".venv")))
+}
+
+fn venv_interpreter(venv: &Path) -> Option<PathBuf> {
+    let interpreter = venv.join("bin/python");
+    interpreter.is_file().then_some(interpreter)
+}
+
+/// The virtual environment that an interpreter belongs to.
+fn venv_of(interpreter: &Path) -> Option<PathBuf> {
+    let venv = interpreter.parent()?.parent()?;
+    venv.join("pyvenv.cfg").is_file().then(|| venv.to_owned())
+}
+
+fn is_script(path: &Path) -> bool {
+    use std::io::Read;
+    let mut start = [0; 2];
+    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
+        && &start == b"#!"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_venv_wins() {
+        let root = std::env::temp_dir().join(format!("windlass-venv-{}", std::process::id()));
+        let inner = root.join("a/b");
+        std::fs::create_dir_all(&inner).unwrap();
+        for dir in [&root, &root.join("a")] {
+            std::fs::create_dir_all(dir.join(".venv/bin")).unwrap();
+            std::fs::write(dir.join(".venv/bin/python"), "").unwrap();
+        }
+        assert_eq!(nearest_venv(&inner), Some(root.join("a/.venv/bin/python")));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_missing_interpreter_is_named() {
+        let failure = named_interpreter("/no/such/python", None).unwrap_err();
+        assert_eq!(failure.code, ErrorCode::WorkerFailed);
+        assert!(failure.message.contains("/no/such/python"));
+    }
+}

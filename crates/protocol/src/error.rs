@@ -1,0 +1,96 @@
+//! Stable error codes: what a program may branch on. Messages may change, codes do not.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A failure's name, the same at every door and in the journal.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The request's form is wrong.
+    BadRequest,
+    /// A message is over its limit.
+    MessageTooLarge,
+    /// Too much waits already; try again later.
+    Overloaded,
+    SessionNotFound,
+    SessionExists,
+    /// The session is over and takes no turns.
+    SessionEnded,
+    TurnNotFound,
+    /// The turn is not running, so it cannot be interrupted or given input.
+    TurnNotRunning,
+    /// The turn waited behind one that lost the session's state; it never ran.
+    StateLost,
+    /// The interpreter or worker could not be started.
+    WorkerFailed,
+    /// The worker broke the protocol.
+    ProtocolError,
+    /// The worker died in the turn.
+    WorkerDied,
+    /// The keeper died in the turn.
+    KeeperLost,
+    /// The turn's deadline passed.
+    DeadlinePassed,
+    /// The turn was interrupted and did not stop within the grace.
+    Unstoppable,
+    /// The session was closed while the turn waited or ran.
+    SessionClosed,
+    /// The journal has no room.
+    DiskFull,
+    /// Client and node speak different versions.
+    VersionMismatch,
+    /// The node is about to stop.
+    ShuttingDown,
+    /// Another node holds the runtime directory.
+    AlreadyRunning,
+    /// No such page.
+    NotFound,
+    /// A fault in Windlass itself.
+    Internal,
+}
+
+impl ErrorCode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BadRequest => "bad_request",
+            Self::MessageTooLarge => "message_too_large",
+            Self::Overloaded => "overloaded",
+            Self::SessionNotFound => "session_not_found",
+            Self::SessionExists => "session_exists",
+            Self::SessionEnded => "session_ended",
+            Self::TurnNotFound => "turn_not_found",
+            Self::TurnNotRunning => "turn_not_running",
+            Self::StateLost => "state_lost",
+            Self::WorkerFailed => "worker_failed",
+            Self::ProtocolError => "protocol_error",
+            Self::WorkerDied => "worker_died",
+            Self::KeeperLost => "keeper_lost",
+            Self::DeadlinePassed => "deadline_passed",
+            Self::Unstoppable => "unstoppable",
+            Self::SessionClosed => "session_closed",
+            Self::DiskFull => "disk_full",
+            Self::VersionMismatch => "version_mismatch",
+            Self::ShuttingDown => "shutting_down",
+            Self::AlreadyRunning => "already_running",
+            Self::NotFound => "not_found",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// Whether the same request may succeed later, unchanged.
+    pub fn retryable(self) -> bool {
+        matches!(self, Self::Overloaded | Self::DiskFull | Self::ShuttingDown)
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,108 @@
+//! The frame: `u32 BE rest length | u32 BE header length | header (UTF-8 JSON) | body (raw bytes)`.
+//! Encodes to and decodes from memory; never reads or writes a descriptor.
+//!
+//! The decoder trusts nothing: a length over its limit is an error before a byte is reserved for
+//! it, and an error is final, since the stream's framing is lost.
+
+use bytes::{Buf, Bytes, BytesMut};
+use serde::Serialize;
+
+use crate::limits::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
+
+const LENGTH_BYTES: usize = 4;
+
+/// One frame as it came: the header is still JSON text, the body is raw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    pub header: Bytes,
+    pub body: Bytes,
+}
+
+/// Why bytes are not a frame. The connection that carried them cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    #[error("a frame of {0} bytes is over the limit of {FRAME_BYTES_MAX}")]
+    TooLong(usize),
+    #[error("a header of {0} bytes is over the limit of {HEADER_BYTES_MAX}")]
+    HeaderTooLong(usize),
+    #[error("a frame of {rest} bytes cannot hold a header of {header}")]
+    HeaderPastEnd { rest: usize, header: usize },
+}
+
+/// Takes bytes in any portions and gives back whole frames, in order.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: BytesMut,
+}
+
+impl Decoder {
+    /// The buffer to read new bytes into (append only).
+    pub fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Bytes that wait for the rest of their frame.
+    pub fn pending(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The next whole frame, or `None` until more bytes come.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some(rest) = word_at(&self.buffer, 0) else { return Ok(None) };
+        if rest > FRAME_BYTES_MAX {
+            return Err(FrameError::TooLong(rest));
+        }
+        if rest < LENGTH_BYTES {
+            return Err(FrameError::HeaderPastEnd { rest, header: 0 });
+        }
+        let Some(header) = word_at(&self.buffer, LENGTH_BYTES) else { return Ok(None) };
+        if header > HEADER_BYTES_MAX {
+            return Err(FrameError::HeaderTooLong(header));
+        }
+        if header > rest - LENGTH_BYTES {
+            return Err(FrameError::HeaderPastEnd { rest, header });
+        }
+        if self.buffer.len() < LENGTH_BYTES + rest {
+            return Ok(None);
+        }
+        let mut whole = self.buffer.split_to(LENGTH_BYTES + rest);
+        whole.advance(2 * LENGTH_BYTES);
+        let header = whole.split_to(header).freeze();
+        Ok(Some(Frame { header, body: whole.freeze() }))
+    }
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Option<usize> {
+    let word = bytes.get(at..at + LENGTH_BYTES)?;
+    Some(u32::from_be_bytes(word.try_into().expect("the slice has four bytes")) as usize)
+}
+
+/// Appends the prefix and header of a frame whose body of `body_len` bytes the caller writes next.
+///
+/// # Panics
+/// If header and body together are over the frame limit: callers split bodies into chunks of
+/// [`crate::limits::CHUNK_BYTES_MAX`] and make headers of bounded size.
+pub fn encode_head(out: &mut Vec<u8>, header: &impl Serialize, body_len: usize) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 2 * LENGTH_BYTES]);
+    serde_json::to_writer(&mut *out, header).expect("protocol types always serialise");
+    let header_len = out.len() - start - 2 * LENGTH_BYTES;
+    let rest = LENGTH_BYTES + header_len + body_len;
+    assert!(
+        header_len <= HEADER_BYTES_MAX && rest <= FRAME_BYTES_MAX,
+        "a frame of {rest} bytes was made here, over the limit"
+    );
+    out[start..start + LENGTH_BYTES].copy_from_slice(&(rest as u32).to_be_bytes());
+    out[start + LENGTH_BYTES..start + 2 * LENGTH_BYTES]
+        .copy_from_slice(&(header_len as u32).to_be_bytes());
+}
+
+/// Appends a whole frame. Panics like [`encode_head`].
+pub fn encode(out: &mut Vec<u8>, header: &impl Serialize, body: &[u8]) {
+    encode_head(out, header, body.len());
+    out.extend_from_slice(body);
+}

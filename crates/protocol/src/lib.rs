@@ -1,0 +1,22 @@
+//! The words that cross a process boundary, and the frame codec that carries them. Nothing else:
+//! no I/O, no clock, no decision.
+//!
+//! Three conversations use this crate:
+//! - [`worker`]: keeper and worker, the public worker protocol (`docs/protocol.md`);
+//! - [`link`]: node and keeper, private to one release line but versioned all the same;
+//! - [`api`]: clients and node, the JSON of the HTTP door (`docs/openapi.json`).
+//!
+//! What they share is in [`ids`], [`event`] and [`frame`].
+
+pub mod api;
+pub mod error;
+pub mod event;
+pub mod frame;
+pub mod ids;
+pub mod limits;
+pub mod link;
+pub mod worker;
+
+pub use error::ErrorCode;
+pub use event::{Event, EventKind, Outcome, Stream};
+pub use ids::{Epoch, LinkSeq, Seq, SessionId, TurnId, TurnNo};

@@ -1,0 +1,151 @@
+//! The link: what node and keeper say to each other over the keeper's unix socket, in frames.
+//!
+//! Events are numbered by the keeper ([`LinkSeq`]) and held until acknowledged; commands are
+//! numbered by the node ([`CommandSeq`]) and done once. All frames of one chunked command carry
+//! one number, and it counts as seen when the last of them came. The logic is in
+//! `windlass_lifecycle::link`; these are only its words.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::EventKind;
+use crate::{Epoch, LinkSeq, SessionId, TurnNo};
+
+/// The link's version. A node attaches to keepers of its own and the previous version.
+pub const LINK: u32 = 1;
+
+/// A command's place in what nodes have told one keeper, from 1; it goes on across nodes.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct CommandSeq(pub u64);
+
+/// Node to keeper.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ToKeeper {
+    /// Always first. The keeper answers `attached` or `refused`.
+    Attach {
+        link: u32,
+        epoch: Epoch,
+        /// Everything up to here is in the node's journal.
+        after: LinkSeq,
+        /// What to run: from the node that started the keeper, and only the first time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        launch: Option<Box<Launch>>,
+    },
+    /// Everything up to here is in the node's journal.
+    Ack { after: LinkSeq },
+    /// Do this, once.
+    Command {
+        command: CommandSeq,
+        after: LinkSeq,
+        #[serde(flatten)]
+        act: Command,
+    },
+}
+
+/// What a node can have a keeper do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "act", rename_all = "snake_case")]
+pub enum Command {
+    /// Give the worker this turn; the body is the code.
+    TurnStart {
+        turn: TurnNo,
+        #[serde(default)]
+        more: bool,
+    },
+    /// Hold the body as input for the running turn and give it to the worker when it asks.
+    TurnInput {
+        turn: TurnNo,
+        #[serde(default)]
+        more: bool,
+        #[serde(default)]
+        eof: bool,
+    },
+    /// Interrupt the turn, if it is the running one.
+    Interrupt { turn: TurnNo },
+    /// End the worker and everything below it, then start a fresh one.
+    Restart,
+    /// End the worker and everything below it, then exit.
+    Shutdown { grace_ms: u64 },
+}
+
+/// Keeper to node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum FromKeeper {
+    Attached(Box<Attached>),
+    /// The attach was not accepted; the keeper closes the connection.
+    Refused { epoch: Epoch, reason: RefuseReason },
+    /// One event of the session. `command` is the last command seen.
+    Event {
+        link: LinkSeq,
+        command: CommandSeq,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn: Option<TurnNo>,
+        event: EventKind,
+    },
+    /// The last command seen, where no event says so soon.
+    Seen { command: CommandSeq },
+}
+
+/// The keeper's answer to an attach it accepts; held events follow it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attached {
+    pub link: u32,
+    pub epoch: Epoch,
+    /// The keeper's process id, as the node sees it.
+    pub pid: u32,
+    /// The last event the keeper has made.
+    pub last: LinkSeq,
+    /// The last command it has seen, from any node.
+    pub command: CommandSeq,
+    /// The newest turn that it was given.
+    pub last_turn: TurnNo,
+    /// The turn in flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<TurnNo>,
+    /// Fresh workers it has started after the first.
+    pub restarts: u32,
+    /// How the session's processes are held together.
+    pub hold: Hold,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefuseReason {
+    /// A newer node has this keeper.
+    StaleEpoch,
+    /// The first message was not an attach, or a second launch came.
+    BadAttach,
+}
+
+/// How the keeper holds its process tree.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// The keeper is pid 1 of a pid namespace: the kernel ends everything with it.
+    PidNamespace,
+    /// The keeper is a subreaper below a guard that ends what the keeper leaves.
+    Subreaper,
+}
+
+/// What a keeper runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    pub session: SessionId,
+    /// The worker's program and arguments.
+    pub argv: Vec<String>,
+    /// The worker's whole environment.
+    pub env: Vec<(String, String)>,
+    pub cwd: PathBuf,
+    /// How long the keeper stays without a node.
+    pub node_grace_ms: u64,
+    /// How long a worker may take to say `worker_ready`.
+    pub start_timeout_ms: u64,
+}

@@ -1,0 +1,93 @@
+//! Holding a process tree: after [`enter`], whatever is started below the calling process ends
+//! with it, however it tries to get away. Decides which way is used; the ways are in
+//! `namespace` and `guard`.
+
+use std::io;
+
+use windlass_protocol::link::Hold;
+
+use crate::{guard, namespace, tree};
+
+/// Which way of holding the caller wants.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// A pid namespace where the machine allows it, else a subreaper.
+    #[default]
+    Auto,
+    PidNamespace,
+    Subreaper,
+}
+
+impl Wanted {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::PidNamespace => "pid-namespace",
+            Self::Subreaper => "subreaper",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Auto, Self::PidNamespace, Self::Subreaper]
+            .into_iter()
+            .find(|wanted| wanted.as_str() == text)
+    }
+}
+
+/// Why a tree cannot be held.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldError {
+    #[error("this machine refuses a new pid namespace")]
+    NamespaceRefused(#[source] io::Error),
+    #[error("cannot {act}")]
+    Failed {
+        act: &'static str,
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// The tree below this process, held.
+#[derive(Debug, Clone, Copy)]
+pub struct Held {
+    hold: Hold,
+    pid: u32,
+}
+
+impl Held {
+    pub fn hold(&self) -> Hold {
+        self.hold
+    }
+
+    /// This process's id as its parent sees it; inside a pid namespace it calls itself 1.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sends SIGKILL to everything below this process. What has ended is then reaped with
+    /// [`crate::reap_all`]; until that says nothing is left, call this again after each reaping,
+    /// since orphans come to us as their parents die.
+    pub fn kill_all(&self) {
+        match self.hold {
+            Hold::PidNamespace => namespace::kill_everyone_else(),
+            Hold::Subreaper => {
+                tree::kill_children();
+            }
+        }
+    }
+}
+
+/// Makes the calling process the holder of all that it will start. It forks: the caller goes on in
+/// the child, and the parent ends (or stays as the guard) without returning.
+///
+/// Must be called while the process has one thread.
+pub fn enter(wanted: Wanted) -> Result<Held, HoldError> {
+    if wanted != Wanted::Subreaper {
+        match namespace::enter() {
+            Ok(pid) => return Ok(Held { hold: Hold::PidNamespace, pid }),
+            Err(HoldError::NamespaceRefused(_)) if wanted == Wanted::Auto => {}
+            Err(error) => return Err(error),
+        }
+    }
+    guard::enter().map(|pid| Held { hold: Hold::Subreaper, pid })
+}

@@ -1,0 +1,186 @@
+//! A node of a test's own: real binary, real directories (with short paths: sockets live there),
+//! and a certain end for everything it started.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tempfile::TempDir;
+use windlass_client::protocol::api::{CreateSession, Session, StopSessions};
+use windlass_client::{Client, Dirs, Launched, StartNode, launch_node};
+
+use crate::processes;
+use crate::python::python;
+
+/// How long a stopped node may take to go.
+const STOP_WAIT: Duration = Duration::from_secs(30);
+
+/// A running node, or one that was killed and may be restarted. Dropping it ends everything.
+#[derive(Debug)]
+pub struct TestNode {
+    program: PathBuf,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    running: Option<Launched>,
+    dirs: Dirs,
+    // Last: removed after everything that uses it has ended.
+    base: TempDir,
+}
+
+/// How to start a [`TestNode`].
+#[derive(Debug)]
+pub struct TestNodeBuilder {
+    program: PathBuf,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+}
+
+impl TestNodeBuilder {
+    /// One more argument of `windlass node`.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// One more variable of the node's environment.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts the node and waits until it is ready.
+    pub async fn start(self) -> anyhow::Result<TestNode> {
+        let mut node = self.prepare()?;
+        node.restart().await?;
+        Ok(node)
+    }
+
+    /// Only the directories: the node is started by [`TestNode::restart`] or by a first client.
+    pub fn prepare(self) -> anyhow::Result<TestNode> {
+        let base = tempfile::Builder::new().prefix("wl-").rand_bytes(6).tempdir_in("/tmp")?;
+        let dirs = Dirs::at(base.path().join("r"), base.path().join("s"))?;
+        Ok(TestNode {
+            program: self.program,
+            args: self.args,
+            env: self.env,
+            running: None,
+            dirs,
+            base,
+        })
+    }
+}
+
+impl TestNode {
+    /// `program` is `env!("CARGO_BIN_EXE_windlass")` of the test.
+    pub fn builder(program: impl Into<PathBuf>) -> TestNodeBuilder {
+        let builder =
+            TestNodeBuilder { program: program.into(), args: Vec::new(), env: Vec::new() };
+        builder.env("PATH", search_path())
+    }
+
+    /// A node with nothing special about it.
+    pub async fn start(program: impl Into<PathBuf>) -> anyhow::Result<Self> {
+        Self::builder(program).start().await
+    }
+
+    /// A new client of the running node.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::connect(self.dirs.clone(), StartNode::Never).await?)
+    }
+
+    /// A new client that may start the node.
+    pub async fn starting_client(&self) -> anyhow::Result<Client> {
+        let start = StartNode::IfAbsent { program: self.program.clone() };
+        Ok(Client::connect(self.dirs.clone(), start).await?)
+    }
+
+    /// A session on a real Python, in a workspace of its own.
+    pub async fn session(&self, client: &Client) -> anyhow::Result<Session> {
+        Ok(client.create_session(&Self::create()).await?.session)
+    }
+
+    /// What [`TestNode::session`] asks for, to be changed by a test.
+    pub fn create() -> CreateSession {
+        let interpreter = python().to_string_lossy().into_owned();
+        CreateSession { interpreter: Some(interpreter), ..CreateSession::default() }
+    }
+
+    pub fn dirs(&self) -> &Dirs {
+        &self.dirs
+    }
+
+    /// The directory around the node's two; a test may put files of its own there.
+    pub fn base(&self) -> &Path {
+        self.base.path()
+    }
+
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The node's process.
+    ///
+    /// # Panics
+    /// When no node was started by this, or it was stopped or killed.
+    pub fn pid(&self) -> u32 {
+        self.running.as_ref().expect("the node runs").pid
+    }
+
+    /// Kills the node as a crash would, and waits until it is gone. Keepers live on.
+    pub fn kill9(&mut self) {
+        if let Some(mut node) = self.running.take() {
+            processes::kill(node.pid);
+            let _ = node.wait();
+            processes::wait_gone(node.pid, STOP_WAIT);
+        }
+    }
+
+    /// Starts the node again in the same directories; kills it first if it runs.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.kill9();
+        let node = launch_node(&self.program, &self.dirs, &self.args, &self.env).await?;
+        self.running = Some(node);
+        Ok(())
+    }
+
+    /// Stops the node in good order and waits until its process is gone.
+    pub async fn stop(&mut self, sessions: StopSessions) -> anyhow::Result<()> {
+        self.client().await?.stop_node(sessions).await?;
+        let mut node = self.running.take().context("the node does not run")?;
+        let gone = tokio::task::spawn_blocking(move || {
+            let gone = processes::wait_gone(node.pid, STOP_WAIT);
+            if gone {
+                let _ = node.wait();
+            }
+            gone
+        });
+        if !gone.await? {
+            bail!("the node has not ended within {STOP_WAIT:?}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        let roots: Vec<u32> = self.running.iter().map(|node| node.pid).collect();
+        processes::end_all(&roots, self.base.path());
+        if let Some(mut node) = self.running.take() {
+            let _ = node.wait();
+        }
+    }
+}
+
+/// Where the node finds programs: the tests' Python first, and no shims.
+fn search_path() -> OsString {
+    let mut path = OsString::new();
+    if let Some(beside) = python().parent() {
+        path.push(beside);
+        path.push(":");
+    }
+    path.push("/usr/local/bin:/usr/bin:/bin");
+    path
+}

@@ -1,0 +1,173 @@
+//! Facts about processes, from `/proc`, and their certain end. Zombies count as gone: they hold
+//! nothing but a number.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+/// Rounds of looking for what a killed process may have started meanwhile.
+const KILL_ROUNDS_MAX: usize = 50;
+
+/// How long a killed process may take to go.
+const GONE_WAIT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    pub parent: u32,
+    pub state: char,
+}
+
+/// Every process that is not a zombie.
+pub fn all() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(process)
+        .filter(|process| !matches!(process.state, 'Z' | 'X'))
+        .collect()
+}
+
+/// Whether the process exists and is no zombie.
+pub fn alive(pid: u32) -> bool {
+    process(pid).is_some_and(|process| !matches!(process.state, 'Z' | 'X'))
+}
+
+/// The processes started by `pid`, and by those, and so on.
+pub fn below(pid: u32) -> Vec<u32> {
+    below_in(&all(), &BTreeSet::from([pid])).into_iter().collect()
+}
+
+/// The memory that `pid` holds.
+pub fn rss_bytes(pid: u32) -> Option<u64> {
+    status_kib(pid, "VmRSS:").map(|kib| kib * 1024)
+}
+
+/// Open descriptors of `pid`.
+pub fn descriptors(pid: u32) -> Option<usize> {
+    Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
+}
+
+/// Waits until the process has ended, up to `deadline`; whether it has.
+pub fn wait_gone(pid: u32, deadline: Duration) -> bool {
+    let Some(handle) = handle(pid) else { return true };
+    let Ok(process) = pidfd_open(handle, PidfdFlags::empty()) else { return true };
+    let until = Instant::now() + deadline;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let Ok(wait) = Timespec::try_from(left) else { return false };
+        let mut asked = [PollFd::new(&process, PollFlags::IN)];
+        match poll(&mut asked, Some(&wait)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return !alive(pid),
+        }
+    }
+}
+
+/// Kills one process, if it is there.
+pub fn kill(pid: u32) {
+    if let Some(handle) = handle(pid) {
+        let _ = kill_process(handle, Signal::KILL);
+    }
+}
+
+/// Kills `roots`, whatever else belongs to `place`, and everything below any of them, until
+/// nothing of it is left. Belonging is to have `place` in the environment, in the arguments, as
+/// working directory, or to hold a file or socket in it open.
+pub fn end_all(roots: &[u32], place: &Path) {
+    let own = std::process::id();
+    let mut known: BTreeSet<u32> = roots.iter().copied().collect();
+    for _ in 0..KILL_ROUNDS_MAX {
+        let running = all();
+        let sockets = sockets_below(place);
+        known.extend(running.iter().map(|p| p.pid).filter(|pid| belongs(*pid, place, &sockets)));
+        let below = below_in(&running, &known);
+        known.extend(below);
+        known.retain(|pid| *pid != own && running.iter().any(|process| process.pid == *pid));
+        if known.is_empty() {
+            return;
+        }
+        for pid in &known {
+            kill(*pid);
+        }
+        for pid in &known {
+            wait_gone(*pid, GONE_WAIT);
+        }
+    }
+}
+
+fn process(pid: u32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in brackets and may hold anything; what follows the last one is well formed.
+    let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some(Process { pid, parent: fields.next()?.parse().ok()?, state })
+}
+
+fn below_in(running: &[Process], roots: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    loop {
+        let before = found.len();
+        for process in running {
+            let child = roots.contains(&process.parent) || found.contains(&process.parent);
+            if child && !roots.contains(&process.pid) {
+                found.insert(process.pid);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+fn belongs(pid: u32, place: &Path, sockets: &BTreeSet<String>) -> bool {
+    // A client of the test is not part of the node.
+    if pid == std::process::id() {
+        return false;
+    }
+    let holds = |file: &str| {
+        let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let wanted = place.as_os_str().as_bytes();
+        bytes.windows(wanted.len()).any(|window| window == wanted)
+    };
+    let inside = |link: &Path| fs::read_link(link).is_ok_and(|target| target.starts_with(place));
+    let open = |link: &Path| {
+        let target = fs::read_link(link).unwrap_or_default();
+        target.starts_with(place) || target.to_str().is_some_and(|name| sockets.contains(name))
+    };
+    let proc = Path::new("/proc").join(pid.to_string());
+    holds("environ")
+        || holds("cmdline")
+        || inside(&proc.join("cwd"))
+        || fs::read_dir(proc.join("fd"))
+            .is_ok_and(|mut links| links.any(|link| link.is_ok_and(|link| open(&link.path()))))
+}
+
+/// The sockets bound below `place`, as `/proc/PID/fd` names them.
+fn sockets_below(place: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            let fields: Vec<_> = line.split_ascii_whitespace().collect();
+            let (inode, path) = (fields.get(6)?, fields.get(7)?);
+            Path::new(path).starts_with(place).then(|| format!("socket:[{inode}]"))
+        })
+        .collect()
+}
+
+fn status_kib(pid: u32, name: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+fn handle(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}

@@ -1,0 +1,180 @@
+//! The person's answers, line by line, from standard input or the controlling terminal. Reading
+//! can be given up at any moment (a turn may end while a prompt is open) and nothing is lost.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+
+use base64::Engine;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use tokio::sync::oneshot;
+use windlass_protocol::api::TurnInput;
+
+/// Bytes read at once; a terminal gives at most a line.
+const READ_BYTES: usize = 4096;
+
+/// The longest line; more is passed on in pieces.
+const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+pub struct Answers {
+    file: File,
+    pending: Vec<u8>,
+}
+
+/// Whether what is typed shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Echo {
+    Shown,
+    Hidden,
+}
+
+impl Answers {
+    pub fn from_stdin() -> io::Result<Self> {
+        Ok(Self::new(File::from(io::stdin().as_fd().try_clone_to_owned()?)))
+    }
+
+    /// For when standard input is something else already, such as the code.
+    pub fn from_controlling_terminal() -> io::Result<Self> {
+        Ok(Self::new(OpenOptions::new().read(true).write(true).open("/dev/tty")?))
+    }
+
+    fn new(file: File) -> Self {
+        Self { file, pending: Vec::new() }
+    }
+
+    /// The next line with its end, or nothing at the end of input.
+    pub async fn line(&mut self, echo: Echo) -> io::Result<Vec<u8>> {
+        let hidden = match echo {
+            Echo::Hidden if self.file.is_terminal() => Some(HiddenEcho::start(&self.file)?),
+            _ => None,
+        };
+        let line = self.next_line().await;
+        if hidden.is_some() {
+            // The person's own line end did not show either.
+            eprintln!();
+        }
+        line
+    }
+
+    async fn next_line(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            if let Some(at) = self.pending.iter().position(|byte| *byte == b'\n') {
+                return Ok(self.pending.drain(..=at).collect());
+            }
+            if self.pending.len() >= LINE_BYTES_MAX {
+                return Ok(std::mem::take(&mut self.pending));
+            }
+            self.readable().await?;
+            let mut buffer = [0; READ_BYTES];
+            let count = match self.file.read(&mut buffer) {
+                Err(fault) if fault.kind() == io::ErrorKind::WouldBlock => continue,
+                read => read?,
+            };
+            if count == 0 {
+                return Ok(std::mem::take(&mut self.pending));
+            }
+            self.pending.extend_from_slice(&buffer[..count]);
+        }
+    }
+
+    /// Returns when a read does not block. A thread waits, and reads nothing itself: when this
+    /// wait is given up its pipe closes, and the thread goes. The descriptor stays in blocking
+    /// mode, for it is shared with whoever gave it to us.
+    async fn readable(&self) -> io::Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&now))? > 0 {
+            return Ok(());
+        }
+        let file = self.file.try_clone()?;
+        let (given_up, waiting) = io::pipe()?;
+        let (tell, told) = oneshot::channel();
+        thread::Builder::new().name("answers".to_owned()).spawn(move || {
+            let mut watched =
+                [PollFd::new(&file, PollFlags::IN), PollFd::new(&given_up, PollFlags::IN)];
+            while poll(&mut watched, None) == Err(Errno::INTR) {}
+            // Nobody listens when the wait was given up.
+            let _ = tell.send(());
+        })?;
+        let told = told.await;
+        drop(waiting);
+        told.map_err(|_| io::Error::other("the thread that waits for input is gone"))
+    }
+}
+
+/// Keeps what is typed from showing, until dropped.
+struct HiddenEcho {
+    terminal: OwnedFd,
+    before: Termios,
+}
+
+impl HiddenEcho {
+    fn start(terminal: &File) -> io::Result<Self> {
+        let before = tcgetattr(terminal)?;
+        let mut hidden = before.clone();
+        hidden.local_modes -= LocalModes::ECHO;
+        tcsetattr(terminal, OptionalActions::Now, &hidden)?;
+        Ok(Self { terminal: terminal.as_fd().try_clone_to_owned()?, before })
+    }
+}
+
+impl Drop for HiddenEcho {
+    fn drop(&mut self) {
+        // A terminal that went away needs no echo.
+        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
+    }
+}
+
+/// A line as input for a turn; an empty one is the end of input.
+pub fn as_input(line: Vec<u8>) -> TurnInput {
+    if line.is_empty() {
+        return TurnInput { eof: true, ..TurnInput::default() };
+    }
+    match String::from_utf8(line) {
+        Ok(text) => TurnInput { text: Some(text), ..TurnInput::default() },
+        Err(raw) => {
+            let base64 = base64::engine::general_purpose::STANDARD.encode(raw.as_bytes());
+            TurnInput { base64: Some(base64), ..TurnInput::default() }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_come_from_a_plain_file_and_then_its_end() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"one\ntwo").unwrap();
+        io::Seek::rewind(&mut file).unwrap();
+        let mut answers = Answers::new(file);
+        for expected in [&b"one\n"[..], b"two", b""] {
+            assert_eq!(answers.line(Echo::Hidden).await.unwrap(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_given_up_wait_loses_no_bytes() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut writer = File::from(OwnedFd::from(writer));
+        let mut answers = Answers::new(File::from(OwnedFd::from(reader)));
+        writer.write_all(b"ha").unwrap();
+        let wait = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(wait, answers.line(Echo::Shown)).await.is_err());
+        writer.write_all(b"lf\nmore\n").unwrap();
+        assert_eq!(answers.line(Echo::Shown).await.unwrap(), b"half\n");
+        assert_eq!(answers.line(Echo::Shown).await.unwrap(), b"more\n");
+    }
+
+    #[test]
+    fn a_line_becomes_text_bytes_or_the_end() {
+        assert_eq!(as_input(b"a\n".to_vec()).text.as_deref(), Some("a\n"));
+        assert_eq!(as_input(vec![0xff]).base64.as_deref(), Some("/w=="));
+        assert!(as_input(Vec::new()).eof);
+    }
+}

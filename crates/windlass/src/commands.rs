@@ -1,0 +1,16 @@
+//! The commands, one file each.
+
+pub mod attach;
+pub mod completions;
+pub mod down;
+pub mod interrupt;
+pub mod keeper;
+pub mod kill;
+pub mod logs;
+pub mod man;
+pub mod node;
+pub mod ps;
+pub mod repl;
+pub mod run;
+pub mod status;
+pub mod up;

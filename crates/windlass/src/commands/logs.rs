@@ -1,0 +1,107 @@
+//! `windlass logs`: what a session has printed, as bytes or as events, up to now or on and on.
+
+use std::process::ExitCode;
+
+use windlass_client::Client;
+use windlass_protocol::api::{EventsQuery, OutputQuery, TurnQuery};
+use windlass_protocol::{EventKind, Seq, SessionId, TurnId, TurnNo};
+
+use crate::node_access;
+use crate::output_bytes::{self, OutputPlace};
+use crate::terminal::Terminal;
+
+/// Show what a session printed
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  windlass logs SESSION              everything printed so far
+  windlass logs SESSION -f           and whatever comes
+  windlass logs SESSION --turn 3     one turn's output
+  windlass logs SESSION --json       every event, one JSON object a line")]
+pub struct Args {
+    /// The session, as ps shows it
+    #[arg(value_name = "SESSION")]
+    session: SessionId,
+    /// Go on as output comes, until the session (or the turn) ends
+    #[arg(long, short)]
+    follow: bool,
+    /// Only this turn
+    #[arg(long, value_name = "TURN")]
+    turn: Option<TurnId>,
+    /// Events as JSON, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let client = node_access::started().await?;
+    match (args.follow, args.json) {
+        (true, _) => follow(&args, &client, terminal).await?,
+        (false, true) => pages(&args, &client, terminal).await?,
+        (false, false) => output(&args, &client, terminal).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything printed so far, in ranges as large as the node gives them.
+async fn output(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow::Result<()> {
+    let turn = args.turn.as_ref().map(TurnId::to_string);
+    let mut from = 0;
+    loop {
+        let query = OutputQuery { turn: turn.clone(), from: Some(from), ..OutputQuery::default() };
+        let part = client.output(&args.session, &query).await?;
+        if part.from > from {
+            terminal.note(&format!("{} bytes of output were not kept", part.from - from))?;
+        }
+        terminal.out(&part.bytes)?;
+        if part.next <= from || part.next >= part.total {
+            return Ok(());
+        }
+        from = part.next;
+    }
+}
+
+/// Every event so far, as JSON.
+async fn pages(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow::Result<()> {
+    let turn = number(args, client).await?;
+    let mut after = 0;
+    loop {
+        let query = EventsQuery { after, wait_ms: 0, limit: None };
+        let page = client.events_page(&args.session, query).await?;
+        for item in page.events.iter().filter(|item| turn.is_none() || item.event.turn == turn) {
+            terminal.say(&serde_json::to_string(item)?)?;
+        }
+        if page.ended || page.events.is_empty() {
+            return Ok(());
+        }
+        after = page.after.0;
+    }
+}
+
+async fn follow(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow::Result<()> {
+    let turn = number(args, client).await?;
+    let mut events = client.events(&args.session, Seq(0));
+    let mut place = OutputPlace::at(0);
+    while let Some(item) = events.next().await? {
+        let from = place.pass(&item);
+        if turn.is_some() && item.event.turn != turn {
+            continue;
+        }
+        if args.json {
+            terminal.say(&serde_json::to_string(&item)?)?;
+        } else if let EventKind::Output { .. } = item.event.kind {
+            terminal.out(&output_bytes::fetch(client, &args.session, &item, from).await?)?;
+        }
+        if turn.is_some() && matches!(item.event.kind, EventKind::TurnEnded { .. }) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The place of the turn that was asked for.
+async fn number(args: &Args, client: &Client) -> anyhow::Result<Option<TurnNo>> {
+    let Some(turn) = &args.turn else { return Ok(None) };
+    let query = TurnQuery { wait_ms: 0, output_bytes_max: Some(0) };
+    Ok(Some(client.turn(&args.session, turn, query).await?.number))
+}

@@ -1,0 +1,106 @@
+//! `windlass node`: the daemon of this machine. Hidden: `windlass up` starts it.
+//!
+//! Whoever starts it reads one line from its standard output: that it is ready, or why it is not.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::json;
+use tracing_subscriber::EnvFilter;
+use windlass_client::Dirs;
+use windlass_node::failure::Failure;
+use windlass_node::{ClaimError, Config, RunError, Wanted};
+use windlass_protocol::ErrorCode;
+
+use crate::duration;
+
+/// Be the node of this machine
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// How keepers hold their processes together
+    #[arg(long, value_enum, default_value_t = HoldChoice::Auto)]
+    pub hold: HoldChoice,
+    /// Exit when no session and no client has been there for so long
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub idle_exit: Option<Duration>,
+    /// How long keepers wait for a node to come back before they end themselves
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub node_grace: Option<Duration>,
+    /// How long a keeper may take to answer before it is given up
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub keeper_patience: Option<Duration>,
+    /// Stay in the terminal's process session and log to it
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum HoldChoice {
+    /// A pid namespace where the machine allows it, else a subreaper
+    Auto,
+    PidNamespace,
+    Subreaper,
+}
+
+impl From<HoldChoice> for Wanted {
+    fn from(choice: HoldChoice) -> Self {
+        match choice {
+            HoldChoice::Auto => Self::Auto,
+            HoldChoice::PidNamespace => Self::PidNamespace,
+            HoldChoice::Subreaper => Self::Subreaper,
+        }
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_env_filter(
+            EnvFilter::try_from_env("WINDLASS_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+        )
+        .init();
+    if !args.foreground {
+        // Its own process session: a closed terminal or a Ctrl-C there is not for the node. It
+        // fails where the process leads one already, which is as good.
+        let _ = rustix::process::setsid();
+    }
+    let config = configure(&args)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match runtime.block_on(windlass_node::run(config, say_ready)) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            tracing::error!(%error, "the node cannot run");
+            println!("{}", json!({"error": explain(&error).to_api()}));
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn configure(args: &Args) -> anyhow::Result<Config> {
+    let dirs = Dirs::from_env()?;
+    let mut config = Config::new(dirs.runtime, dirs.state, std::env::current_exe()?);
+    config.hold = args.hold.into();
+    config.idle_exit = args.idle_exit;
+    config.node_grace = args.node_grace.unwrap_or(config.node_grace);
+    config.keeper_patience = args.keeper_patience.unwrap_or(config.keeper_patience);
+    Ok(config)
+}
+
+/// Tells the starter, then lets go of its pipe, so that it can go too.
+fn say_ready() {
+    println!("{}", json!({"ready": true, "pid": std::process::id()}));
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}
+
+fn explain(error: &RunError) -> Failure {
+    let code = match error {
+        RunError::Claim(ClaimError::Locked(_) | ClaimError::SocketInUse(_)) => {
+            ErrorCode::AlreadyRunning
+        }
+        RunError::Claim(_) | RunError::Journal(_) | RunError::Io { .. } => ErrorCode::Internal,
+    };
+    Failure::new(code, error.to_string())
+}

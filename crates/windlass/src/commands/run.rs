@@ -1,0 +1,157 @@
+//! `windlass run`: one piece of code as one turn, shown as it runs.
+
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use windlass_client::{Client, fresh_turn_id};
+use windlass_protocol::SessionId;
+use windlass_protocol::api::{CloseQuery, CreateSession, Session, SubmitTurn};
+
+use crate::answers::Answers;
+use crate::follow::{CtrlC, Followed, Follower, Person};
+use crate::terminal::Terminal;
+use crate::{duration, exit, node_access};
+
+/// Run a file of code and show what it says
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The code runs in a session of its own, in the current directory. Ctrl-C interrupts it; a second
+Ctrl-C leaves it running and says how to come back.
+
+Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost.
+
+Examples:
+  windlass run job.py --deadline 5m
+  echo 'input(\"name? \")' | windlass run -
+  windlass run setup.py --keep             the session stays for more
+  windlass run more.py --session SESSION   goes on in it")]
+pub struct Args {
+    /// The file to run, or - for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Run in this session instead of a new one
+    #[arg(long, value_name = "ID", conflicts_with_all = ["python", "keep"])]
+    session: Option<SessionId>,
+    /// The interpreter, or a virtual environment's directory
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// Stop the code after so long, like 30s or 5m
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    deadline: Option<Duration>,
+    /// Keep the new session afterwards
+    #[arg(long)]
+    keep: bool,
+}
+
+pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let from_stdin = args.file.as_os_str() == "-";
+    let code = read_code(&args.file, from_stdin)?;
+    let client = node_access::started().await?;
+    let session = match &args.session {
+        Some(id) => client.session(id).await?,
+        None => create_here(&client, args.python.as_deref()).await?,
+    };
+    let submit = SubmitTurn {
+        id: Some(fresh_turn_id()),
+        code,
+        deadline_ms: args.deadline.map(duration::millis),
+        ..SubmitTurn::default()
+    };
+    let turn = client.submit_turn(&session.id, &submit).await?;
+    let mut person = Person::new(terminal, answers(from_stdin)?)?;
+    let mut follower = Follower::new(&client, &session);
+    let followed = follower.turn(&turn, CtrlC::InterruptThenDetach, &mut person).await?;
+    finish(&args, &client, &session.id, followed, terminal).await
+}
+
+/// A new session that works in the current directory.
+pub async fn create_here(client: &Client, python: Option<&Path>) -> anyhow::Result<Session> {
+    let here = std::env::current_dir().context("the current directory is gone")?;
+    let create = CreateSession {
+        interpreter: python.map(interpreter).transpose()?,
+        workspace: Some(text(&here)?),
+        ..CreateSession::default()
+    };
+    Ok(client.create_session(&create).await?.session)
+}
+
+/// The node runs elsewhere: what names a place from here is made absolute. A bare name is left
+/// for the node to find on its PATH.
+fn interpreter(python: &Path) -> anyhow::Result<String> {
+    let bare = python.components().count() == 1 && !python.is_dir();
+    if bare { text(python) } else { text(&std::path::absolute(python)?) }
+}
+
+fn text(path: &Path) -> anyhow::Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    Ok(text.to_owned())
+}
+
+fn read_code(file: &Path, from_stdin: bool) -> anyhow::Result<String> {
+    if !from_stdin {
+        return std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}", file.display()));
+    }
+    let mut code = String::new();
+    std::io::stdin().read_to_string(&mut code).context("cannot read standard input")?;
+    Ok(code)
+}
+
+/// Who answers: standard input, unless the code came from there.
+fn answers(code_from_stdin: bool) -> anyhow::Result<Option<Answers>> {
+    if !code_from_stdin {
+        return Ok(Some(Answers::from_stdin()?));
+    }
+    // Without a terminal to see the question on, nobody answers.
+    let visible = std::io::stderr().is_terminal();
+    Ok(if visible { Answers::from_controlling_terminal().ok() } else { None })
+}
+
+async fn finish(
+    args: &Args,
+    client: &Client,
+    session: &SessionId,
+    followed: Followed,
+    terminal: &mut Terminal,
+) -> anyhow::Result<ExitCode> {
+    let outcome = match followed {
+        Followed::TurnEnded(outcome) => outcome,
+        Followed::Detached => {
+            terminal.note(&format!(
+                "the turn goes on; come back with: windlass attach {session}; \
+                 end it with: windlass kill {session}"
+            ))?;
+            return Ok(ExitCode::from(exit::DETACHED));
+        }
+        Followed::SessionEnded(reason) => {
+            terminal.note(&format!("session {session} ended: {reason:?}"))?;
+            return Ok(ExitCode::from(exit::LOST));
+        }
+    };
+    if args.keep {
+        terminal.note(&format!(
+            "session {session} stays; go on with: windlass repl --session {session}"
+        ))?;
+    } else if args.session.is_none() {
+        client.close_session(session, CloseQuery::default()).await?;
+    }
+    Ok(exit::code(outcome))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interpreter_that_names_a_place_is_made_absolute() {
+        assert_eq!(interpreter(Path::new("python3")).unwrap(), "python3");
+        assert_eq!(interpreter(Path::new("/usr/bin/python3")).unwrap(), "/usr/bin/python3");
+        let here = std::env::current_dir().unwrap();
+        let expected = here.join("venv/bin/python");
+        assert_eq!(interpreter(Path::new("venv/bin/python")).unwrap(), expected.to_str().unwrap());
+        assert_eq!(interpreter(Path::new("src")).unwrap(), here.join("src").to_str().unwrap());
+    }
+}

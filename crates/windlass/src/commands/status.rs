@@ -1,0 +1,47 @@
+//! `windlass status`: the node as it is now. Never starts one.
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use crate::terminal::{Terminal, Tone};
+use crate::{duration, exit, node_access};
+
+/// Show the node
+///
+/// Exits with 3 when no node is running.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// As JSON; null when there is no node
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let Some(client) = node_access::present().await? else {
+        terminal.say(if args.json { "null" } else { "no node is running" })?;
+        return Ok(ExitCode::from(exit::NO_NODE));
+    };
+    let status = client.node_status().await?;
+    if args.json {
+        terminal.say(&serde_json::to_string_pretty(&status)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let up = terminal.tone(Tone::Good, "up");
+    for (name, value) in [
+        ("node", format!("{up}, pid {}", status.pid)),
+        ("version", format!("{} (API {})", status.version, status.api)),
+        ("running for", duration::show(since(status.started_at_ms))),
+        ("sessions", status.sessions.to_string()),
+        ("runtime", status.runtime_dir),
+        ("state", status.state_dir),
+    ] {
+        terminal.say(&format!("{name:12} {value}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How long ago a moment in milliseconds since the Unix epoch was.
+pub fn since(moment_ms: u64) -> Duration {
+    let moment = SystemTime::UNIX_EPOCH + Duration::from_millis(moment_ms);
+    SystemTime::now().duration_since(moment).unwrap_or_default()
+}

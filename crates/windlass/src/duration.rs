@@ -1,0 +1,88 @@
+//! Durations as people type them and read them: `500ms`, `30s`, `1m30s`. Knows no clock.
+
+use std::time::Duration;
+
+const UNITS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+/// Why a text is no duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DurationError {
+    #[error("a duration is a number and a unit (ms, s, m, h, d), like 30s or 1m30s")]
+    Form,
+    #[error("that is longer than any duration here can be")]
+    TooLong,
+}
+
+pub fn parse(text: &str) -> Result<Duration, DurationError> {
+    let mut total_ms = 0u64;
+    let mut rest = text;
+    loop {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = rest.split_at(digits);
+        let letters = after.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, next) = after.split_at(letters);
+        let Some((_, unit_ms)) = UNITS.iter().find(|(name, _)| *name == unit) else {
+            return Err(DurationError::Form);
+        };
+        if number.is_empty() {
+            return Err(DurationError::Form);
+        }
+        let number: u64 = number.parse().map_err(|_| DurationError::TooLong)?;
+        let part_ms = number.checked_mul(*unit_ms).ok_or(DurationError::TooLong)?;
+        total_ms = total_ms.checked_add(part_ms).ok_or(DurationError::TooLong)?;
+        if next.is_empty() {
+            return Ok(Duration::from_millis(total_ms));
+        }
+        rest = next;
+    }
+}
+
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A length of time in its two largest units, for tables.
+pub fn show(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_numbers_with_units() {
+        let good = [
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("5m", 300_000),
+            ("2h", 7_200_000),
+            ("1d", 86_400_000),
+            ("1m30s", 90_000),
+            ("0s", 0),
+        ];
+        for (text, expected_ms) in good {
+            assert_eq!(parse(text), Ok(Duration::from_millis(expected_ms)), "{text}");
+        }
+        for text in ["", "30", "s", "3x", "-1s", "1.5s", "1 s", "5mm", "1m30"] {
+            assert_eq!(parse(text), Err(DurationError::Form), "{text}");
+        }
+        for text in ["99999999999999999999s", "18446744073709551615s"] {
+            assert_eq!(parse(text), Err(DurationError::TooLong), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_shown_in_two_units() {
+        for (seconds, expected) in [(5, "5s"), (65, "1m5s"), (3661, "1h1m"), (90_000, "1d1h")] {
+            assert_eq!(show(Duration::from_secs(seconds)), expected);
+        }
+    }
+}

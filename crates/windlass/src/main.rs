@@ -1,0 +1,23 @@
+//! The binary: chooses what to be. A keeper is chosen before anything else is touched: thousands
+//! of them may run on a machine, and none of them needs an argument parser or an async runtime.
+
+use std::process::ExitCode;
+
+mod answers;
+mod cli;
+mod commands;
+mod displays;
+mod duration;
+mod exit;
+mod follow;
+mod node_access;
+mod output_bytes;
+mod python_input;
+mod terminal;
+
+fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == "keeper") {
+        return commands::keeper::run();
+    }
+    cli::run()
+}

@@ -1,0 +1,79 @@
+"""What a turn and a start cost, beside what the machine charges anybody. Prints; asserts little."""
+
+import os
+import socket
+import statistics
+import subprocess
+import time
+import unittest
+
+from keeper import PYTHON, Keeper, frame
+
+TURNS = 2000
+ECHO = "import sys, os\nwhile True:\n    d = os.read(0, 65536)\n    if not d: break\n    os.write(1, d)"
+STARTS = 15
+
+
+def percentiles(times):
+    times.sort()
+    return "p50 %.1f us, p95 %.1f us" % (
+        statistics.median(times) * 1e6,
+        times[int(len(times) * 0.95)] * 1e6,
+    )
+
+
+class Speed(unittest.TestCase):
+    def test_a_warm_turn_costs_little_over_a_bare_loop(self):
+        with Keeper() as keeper:
+            keeper.run("1 + 1")
+            keeper.socket.setblocking(True)
+            turns, expected = [], None
+            for turn in range(1_000_000, 1_000_000 + TURNS):
+                message = frame({"kind": "turn_start", "turn": turn}, b"1+1")
+                start = time.perf_counter()
+                keeper.socket.sendall(message)
+                data = keeper.socket.recv(65536)
+                turns.append(time.perf_counter() - start)
+                expected = expected or len(data)
+                self.assertEqual(len(data), expected)
+        bare = self.bare_loop(message)
+        print("\nwarm turn 1+1: %s; bare loop: %s (n=%d)" % (percentiles(turns), percentiles(bare), TURNS))
+        self.assertLess(statistics.median(turns), 10 * statistics.median(bare))
+
+    def bare_loop(self, message):
+        ours, theirs = socket.socketpair()
+        with subprocess.Popen([PYTHON, "-c", ECHO], stdin=theirs, stdout=theirs) as process:
+            theirs.close()
+            times = []
+            for _ in range(TURNS):
+                start = time.perf_counter()
+                ours.sendall(message)
+                ours.recv(65536)
+                times.append(time.perf_counter() - start)
+            ours.close()
+            process.wait()
+        return times
+
+    def test_a_start_costs_little_over_a_bare_interpreter(self):
+        environment = {"PATH": "/usr/bin:/bin"}
+        workers, bare = [], []
+        for _ in range(STARTS):
+            start = time.perf_counter()
+            keeper = Keeper()
+            workers.append(time.perf_counter() - start)
+            keeper.close()
+            start = time.perf_counter()
+            process = subprocess.Popen(
+                [PYTHON, "-u", "-c", "import os; os.write(1, b'x')"],
+                stdout=subprocess.PIPE, env=environment, start_new_session=True,
+            )
+            os.read(process.stdout.fileno(), 1)
+            bare.append(time.perf_counter() - start)
+            process.wait()
+            process.stdout.close()
+        print("\nstart to ready: %s; bare interpreter: %s (n=%d)" % (percentiles(workers), percentiles(bare), STARTS))
+        self.assertLess(statistics.median(workers), 10 * statistics.median(bare))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,51 @@
+"""Top-level `await`: one event loop for all turns, and no task that outlives its turn.
+
+Owns the loop. Never imports `asyncio` before a turn awaits something.
+"""
+
+# How long cancelled tasks may take to end; after that their loop is left behind with them.
+CANCEL_WAIT_S = 2.0
+
+_loop = None
+
+
+def run(coroutine):
+    """Run a turn's coroutine to its end on the session's loop."""
+    global _loop
+    import asyncio
+
+    if _loop is None or _loop.is_closed():
+        _loop = asyncio.new_event_loop()
+    # `asyncio.run`, called by an earlier turn, has unset it.
+    asyncio.set_event_loop(_loop)
+    return _loop.run_until_complete(coroutine)
+
+
+def has_loop():
+    return _loop is not None
+
+
+def cancel_tasks():
+    """Cancel the tasks that the turn has left, and let them end."""
+    global _loop
+    import asyncio
+
+    loop, _loop = _loop, None
+    if loop.is_closed():
+        return
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        # In case they do not end: their loop is gone by then, and nobody needs to be told.
+        task._log_destroy_pending = False
+        task.cancel()
+    if tasks:
+        _, pending = loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_WAIT_S))
+        if pending:
+            return
+    _loop = loop
+
+
+def leave_loop():
+    """Forget the loop: in a forked child it belongs to the parent."""
+    global _loop
+    _loop = None

@@ -1,0 +1,121 @@
+"""A cell: the source of one turn, compiled and run in the session's `__main__`.
+
+Owns the namespace, the compiler's memory from turn to turn (`from __future__`), and the sources
+that tracebacks quote. Never catches what the code raises.
+"""
+
+import sys
+
+from . import awaiting
+
+_ONLY_AST = 0x400
+_TOP_LEVEL_AWAIT = 0x2000
+_IS_COROUTINE = 0x80
+# The compiler flags of all `from __future__` statements.
+_FUTURES = 0x1FE0000
+
+# Sources kept for tracebacks: the oldest go first.
+KEPT_CELLS_MAX = 1000
+KEPT_CHARS_MAX = 8 * 1024 * 1024
+
+
+class Cells:
+    def __init__(self):
+        self._namespace = _fresh_main().__dict__
+        self._flags = _TOP_LEVEL_AWAIT
+        self._sources = {}
+        self._kept_chars = 0
+        self._lines = None
+
+    def run(self, turn, body):
+        """Run the source; its last statement, if an expression, is shown."""
+        source = body.decode("utf-8")
+        name = "<cell %d>" % turn
+        self._keep(name, source)
+        statements, expression = self._compile(source, name)
+        if _awaits(statements) or _awaits(expression):
+            value = awaiting.run(self._evaluate_on_loop(statements, expression))
+        else:
+            value = self._evaluate(statements, expression)
+        if expression is not None:
+            sys.displayhook(value)
+
+    def quote_in(self, linecache):
+        """`linecache` was imported: tracebacks, `pdb` and `inspect` find the sources there."""
+        self._lines = linecache.cache
+        for name, source in self._sources.items():
+            self._lines[name] = _entry(name, source)
+
+    def _compile(self, source, name):
+        """The code of all statements but a last expression, and that of the expression."""
+        # Most small turns are one expression. The compiler repeats its warnings about strings
+        # with a backslash, so those take the long way.
+        if "\n" not in source and "\\" not in source:
+            try:
+                return None, compile(source, name, "eval", self._flags, True)
+            except SyntaxError:
+                pass
+        # Costs a millisecond the first time: not before it is needed.
+        from _ast import Expr, Expression, Module
+
+        tree = compile(source, name, "exec", self._flags | _ONLY_AST, True)
+        statements, expression = tree.body, None
+        if statements and type(statements[-1]) is Expr:
+            expression = Expression(statements.pop().value)
+        code = None
+        if statements:
+            code = compile(Module(statements, tree.type_ignores), name, "exec", self._flags, True)
+            self._flags |= code.co_flags & _FUTURES
+        if expression is not None:
+            expression = compile(expression, name, "eval", self._flags, True)
+        return code, expression
+
+    def _evaluate(self, statements, expression):
+        if statements is not None:
+            eval(statements, self._namespace)
+        return eval(expression, self._namespace) if expression is not None else None
+
+    async def _evaluate_on_loop(self, statements, expression):
+        """As above, all of it with the loop running, for one `await` anywhere in the cell."""
+        value = None
+        for code in (statements, expression):
+            if code is not None:
+                value = eval(code, self._namespace)
+                if _awaits(code):
+                    value = await value
+        return value
+
+    def _keep(self, name, source):
+        sources = self._sources
+        self._kept_chars += len(source) - len(sources.pop(name, ""))
+        sources[name] = source
+        while len(sources) > KEPT_CELLS_MAX or (
+            self._kept_chars > KEPT_CHARS_MAX and len(sources) > 1
+        ):
+            oldest = next(iter(sources))
+            self._kept_chars -= len(sources.pop(oldest))
+            if self._lines is not None:
+                self._lines.pop(oldest, None)
+        if self._lines is not None:
+            self._lines[name] = _entry(name, source)
+
+
+def _awaits(code):
+    return code is not None and code.co_flags & _IS_COROUTINE
+
+
+def _fresh_main():
+    """A `__main__` in which nothing of the worker can be seen."""
+    main = type(sys)("__main__")
+    main.__builtins__ = sys.modules["builtins"]
+    sys.modules["__main__"] = main
+    return main
+
+
+def _entry(name, source):
+    lines = source.splitlines(True)
+    # Tracebacks place their markers as in a file, where the last line has an end.
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    # A modification time of None tells `linecache` that there is no file to compare with.
+    return len(source), None, lines, name

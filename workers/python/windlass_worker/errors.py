@@ -1,0 +1,55 @@
+"""What ended a turn, in words: the traceback, and the error's name and message.
+
+Owns the form of a traceback: as the interactive interpreter prints it, without a frame of the
+worker. Never lets an error that cannot be described (its `__str__` raises, there is no memory) stop
+the worker from reporting it. Imported with the first error of a session.
+"""
+
+import os
+import sys
+from traceback import TracebackException
+
+NAME_CHARS_MAX = 200
+
+_WORKER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def remember(error):
+    """Leave the error where `pdb.pm()` looks for it."""
+    # The frames of a MemoryError hold on to the very memory that is missing.
+    if not isinstance(error, MemoryError):
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        sys.last_exc = error
+
+
+def traceback_text(error):
+    trace = TracebackException(type(error), error, error.__traceback__)
+    _strip(trace, set())
+    return "".join(trace.format())
+
+
+def name_of(error):
+    return type(error).__name__[:NAME_CHARS_MAX]
+
+
+def message_of(error):
+    try:
+        return str(error)
+    except BaseException:
+        return "<the error's message cannot be shown>"
+
+
+def _strip(trace, seen):
+    """Take the worker's frames out, and those of the event loop that lead to the cell."""
+    if trace is None or id(trace) in seen:
+        return
+    seen.add(id(trace))
+    stack = trace.stack
+    first = next((at for at, line in enumerate(stack) if line.filename.startswith("<cell ")), None)
+    if first is not None and stack[0].filename.startswith(_WORKER):
+        del stack[:first]
+    stack[:] = [line for line in stack if not line.filename.startswith(_WORKER)]
+    _strip(trace.__cause__, seen)
+    _strip(trace.__context__, seen)
+    for inner in getattr(trace, "exceptions", None) or ():
+        _strip(inner, seen)

@@ -1,0 +1,185 @@
+"""The one reader of the protocol, and SIGINT, which is half a message of it.
+
+Owns the queue of frames not yet taken, and the question whether a SIGINT concerns the running code.
+Never runs the code, and never touches the socket while another part of it does.
+
+The keeper says `interrupt {turn}` and then sends one SIGINT. The frame tells which turn is meant,
+the signal gets through to code that does not read frames. So a signal is always looked at together
+with the frames that came before it:
+
+* its frame names the running turn: KeyboardInterrupt;
+* its frame names another: the signal is late, and is dropped;
+* it has no frame: the code (or its child) sent it, and gets its KeyboardInterrupt.
+
+A frame that the reader meets first, while code waits for input, ends the wait at once; its signal
+is then still to come, and is dropped when it does.
+"""
+
+from _collections import deque
+from _signal import SIGINT, default_int_handler, getsignal, signal
+
+# In place of a turn's number: the frame was acted on, its signal has not come yet.
+_ACTED_ON = -1
+# In place of the live turn's number: this is a child of the worker.
+_FORKED = -2
+
+
+class _Woken(KeyboardInterrupt):
+    """A signal came while the reader slept. Raised and caught in this module alone."""
+
+
+class Inbox:
+    def __init__(self, wire):
+        self._wire = wire
+        self._frames = deque()
+        # The turn whose code may be interrupted at this moment.
+        self._live = None
+        # The last turn that was interrupted while its code was not live.
+        self._cancelled = None
+        # The last turn that the keeper interrupted while its code was live.
+        self.interrupted = None
+        self.when_interrupted = None
+        # Turns of interrupt frames whose signal has not come yet, oldest first.
+        self._unmatched = []
+        # Signals not looked at yet, since this object was at work on its queues.
+        self._signals = 0
+        self._busy = False
+        self._asleep = False
+        self._handler = self._on_signal
+
+    def install(self):
+        """Take SIGINT (again, when a turn's code had replaced the handler)."""
+        if getsignal(SIGINT) is not self._handler:
+            signal(SIGINT, self._handler)
+            # Signals that went to the other handler leave frames behind that match nothing.
+            self._unmatched.clear()
+
+    def uninstall(self):
+        """In a forked child all code is the session's, and SIGINT means what it always means."""
+        self._live = _FORKED
+        if getsignal(SIGINT) is self._handler:
+            signal(SIGINT, default_int_handler)
+
+    def is_handler(self, handler):
+        return handler is self._handler
+
+    def is_live(self):
+        """Whether the session's code runs, so that a signal handler may raise into it."""
+        return self._live is not None
+
+    def check(self, turn):
+        """Raise if the turn was interrupted before its code was live."""
+        if self._cancelled == turn:
+            self._interrupt()
+
+    def guard(self, turn, action, *arguments):
+        """Run `action` so that an interrupt of `turn` ends it. Returns the exception it raised.
+
+        An interrupt may come at any bytecode between the two assignments to `_live`, even within
+        the `finally`; the outer `except` is for that one.
+        """
+        try:
+            try:
+                self._live = turn
+                action(*arguments)
+            finally:
+                self._live = None
+        except BaseException as error:
+            self._live = None
+            return error
+        return None
+
+    def take(self):
+        """The next frame that is not an interrupt; waits for it.
+
+        Raises KeyboardInterrupt when the live turn is interrupted.
+        """
+        frames = self._frames
+        self._busy = True
+        try:
+            while not frames:
+                self._sleep()
+                self._sort()
+                self._look_at_signals()
+                self._heed_frame()
+            return frames.popleft()
+        finally:
+            self._asleep = False
+            self._busy = False
+            if self._signals:
+                self._look_at_signals()
+
+    def take_ready(self):
+        """The next frame if it has come already, else None."""
+        if not self._frames:
+            self._busy = True
+            try:
+                self._wire.poll()
+                self._sort()
+            finally:
+                self._busy = False
+                if self._signals:
+                    self._look_at_signals()
+        return self._frames.popleft() if self._frames else None
+
+    def put_back(self, frame):
+        self._frames.appendleft(frame)
+
+    def _sleep(self):
+        # The handler raises only while `_asleep`, which is never outside this `try`.
+        try:
+            self._asleep = True
+            self._wire.wait()
+            self._asleep = False
+        except _Woken:
+            pass
+
+    def _sort(self):
+        for frame in self._wire.frames():
+            if frame[0].get("kind") == "interrupt":
+                self._unmatched.append(frame[0].get("turn"))
+            else:
+                self._frames.append(frame)
+
+    def _heed_frame(self):
+        if self._live is not None and self._live in self._unmatched:
+            self._unmatched[self._unmatched.index(self._live)] = _ACTED_ON
+            self._interrupt()
+
+    def _on_signal(self, _number, _stack):
+        self._signals += 1
+        if self._asleep:
+            self._asleep = False
+            raise _Woken
+        if not self._busy:
+            self._look_at_signals()
+
+    def _look_at_signals(self):
+        while self._signals:
+            self._signals -= 1
+            was_busy, self._busy = self._busy, True
+            try:
+                self._wire.poll()
+                self._sort()
+            finally:
+                self._busy = was_busy
+            self._match()
+
+    def _match(self):
+        """One signal came: find its frame, and raise if it concerns the live turn."""
+        live, unmatched = self._live, self._unmatched
+        if live is not None and live in unmatched:
+            # Two signals in quick succession arrive as one, so older frames go with this one.
+            del unmatched[: unmatched.index(live) + 1]
+            self._interrupt()
+        if unmatched:
+            turn = unmatched.pop(0)
+            if turn != _ACTED_ON:
+                self._cancelled = turn
+        elif live is not None:
+            raise KeyboardInterrupt
+
+    def _interrupt(self):
+        self.interrupted = self._live
+        self.when_interrupted()
+        raise KeyboardInterrupt

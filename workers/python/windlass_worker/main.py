@@ -1,0 +1,199 @@
+"""The worker's life: say ready, take turns, leave.
+
+Owns the order of things in a turn. Never runs the session's code outside `Inbox.guard`.
+"""
+
+import builtins
+import os
+import sys
+from os import _exit
+
+from . import awaiting
+from .cell import Cells
+from .display import Display
+from .hooks import Hooks
+from .inbox import Inbox
+from .output import Output
+from .signals import Signals
+from .stdin import Input
+from .turns import Turns
+from .wire import Wire, frame, quoted
+
+PROTOCOL = 1
+CAPABILITIES = b'["stdin","interrupt","display","background_output"]'
+
+# Where the socket's descriptor goes, out of the way of code that counts from 3.
+_HIGH_DESCRIPTORS = (900, 200, 50)
+# The module that, once imported, may hold figures.
+_BACKEND = __package__ + ".mpl"
+
+_OK = b'"ok"'
+_INTERRUPTED = b'"interrupted"'
+_ERROR = b'"error","error":{"name":%b,"message":%b}'
+
+
+def main():
+    worker = Worker(_protocol_descriptor())
+    worker.prepare()
+    worker.serve()
+
+
+class Worker:
+    def __init__(self, fd):
+        self._wire = Wire(fd)
+        self._inbox = Inbox(self._wire)
+        self._turns = Turns()
+        self._input = Input(self._wire, self._inbox, self._turns)
+        self._display = Display(self._wire, self._turns)
+        self._output = Output(self._wire, self._turns, self._display.show_rich)
+        self._cells = Cells()
+
+    def prepare(self):
+        """Give the process the face that a session's code expects, and say that it is ready."""
+        sys.argv = [""]
+        os.environ.setdefault("PAGER", "cat")
+        self._output.install()
+        self._input.install()
+        self._turns.watch_threads()
+        builtins.display = self._display.display
+        Hooks(
+            {
+                "linecache": self._cells.quote_in,
+                "getpass": self._input.install_getpass,
+                "concurrent.futures.thread": self._turns.watch_executors,
+                "matplotlib": self._choose_backend,
+                _BACKEND: self._display.serve_backend,
+            }
+        ).install()
+        os.register_at_fork(after_in_child=self._enter_child)
+        self._inbox.install()
+        Signals(self._inbox).install()
+        version = "python %d.%d.%d" % sys.version_info[:3]
+        self._wire.send(
+            frame(
+                b'{"kind":"worker_ready","protocol":%d,"worker":%b,"capabilities":%b}'
+                % (PROTOCOL, quoted(version), CAPABILITIES)
+            )
+        )
+
+    def serve(self):
+        """Take turns until told to stop."""
+        parts = []
+        while True:
+            header, body = self._inbox.take()
+            kind = header.get("kind")
+            if kind == "turn_start":
+                parts.append(body)
+                if not header.get("more"):
+                    body = b"".join(parts)
+                    parts.clear()
+                    self._take_turn(header["turn"], body)
+            elif kind == "shutdown":
+                self._wire.send(frame(b'{"kind":"session_end","reason":"shutdown"}'))
+                return
+            # Anything else is unknown, or late: it is for a turn that is over.
+
+    def _take_turn(self, turn, body):
+        inbox = self._inbox
+        inbox.install()
+        self._turns.begin(turn)
+        error = inbox.guard(turn, self._run, turn, body)
+        if self._turns.forked:
+            _leave_child(error)
+        if awaiting.has_loop() or _BACKEND in sys.modules:
+            late = inbox.guard(turn, self._finish)
+            error = late if error is None else error
+        ending = _OK if error is None else self._ending(turn, error)
+        self._input.reset()
+        self._turns.end()
+        self._wire.send(frame(b'{"kind":"idle","turn":%d,"outcome":%b}' % (turn, ending)))
+
+    def _run(self, turn, body):
+        self._inbox.check(turn)
+        self._cells.run(turn, body)
+
+    def _finish(self):
+        """End what the turn has left, while it can still be interrupted."""
+        if awaiting.has_loop():
+            awaiting.cancel_tasks()
+        if _BACKEND in sys.modules:
+            sys.modules[_BACKEND].show_leftovers()
+
+    def _ending(self, turn, error):
+        """How the turn ended, in words. The error's own methods are the code's: they may fail."""
+        words = []
+        self._inbox.guard(turn, self._describe, turn, error, words)
+        if words:
+            return words[0]
+        if self._was_interrupted(turn, error):
+            return _INTERRUPTED
+        return _ERROR % (quoted(type(error).__name__), b'""')
+
+    def _describe(self, turn, error, words):
+        from . import errors
+
+        leaving = issubclass(type(error), SystemExit)
+        if self._was_interrupted(turn, error):
+            words.append(_INTERRUPTED)
+        elif leaving and (error.code is None or error.code == 0):
+            words.append(_OK)
+        else:
+            message = str(error.code) if leaving else errors.message_of(error)
+            words.append(_ERROR % (quoted(errors.name_of(error)), quoted(message)))
+        if not leaving:
+            errors.remember(error)
+            self._output.say(b"traceback", errors.traceback_text(error))
+
+    def _was_interrupted(self, turn, error):
+        """Code may turn an interrupt into an error of its own; it was interrupted all the same."""
+        return issubclass(type(error), KeyboardInterrupt) or self._inbox.interrupted == turn
+
+    def _enter_child(self):
+        """After a fork: the protocol is the parent's."""
+        self._wire.close()
+        self._turns.enter_child()
+        self._inbox.uninstall()
+        awaiting.leave_loop()
+
+    def _choose_backend(self, matplotlib):
+        """`matplotlib` was imported: show figures, unless another backend was asked for."""
+        automatic = matplotlib.rcsetup._auto_backend_sentinel
+        if dict.__getitem__(matplotlib.rcParams, "backend") is automatic:
+            matplotlib.rcParams["backend"] = "module://" + _BACKEND
+
+
+def _protocol_descriptor():
+    """The socket that the keeper gave us, moved away and closed to every other program."""
+    from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+    given = int(os.environ.pop("WINDLASS_FD"))
+    os.set_inheritable(given, False)
+    for lowest in _HIGH_DESCRIPTORS:
+        try:
+            moved = fcntl(given, F_DUPFD_CLOEXEC, lowest)
+        except OSError:
+            continue
+        os.close(given)
+        return moved
+    return given
+
+
+def _leave_child(error):
+    """A forked child came to the end of the cell: it ends here, as a program would."""
+    status = 0
+    try:
+        if isinstance(error, SystemExit):
+            if isinstance(error.code, int):
+                status = error.code & 0xFF
+            elif error.code is not None:
+                status = 1
+                print(error.code, file=sys.stderr)
+        elif error is not None:
+            from . import errors
+
+            status = 1
+            sys.stderr.write(errors.traceback_text(error))
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        _exit(status)

@@ -1,0 +1,170 @@
+"""The protocol socket: whole frames out, whole frames in.
+
+Owns the descriptor, the framing and the order of what is sent, and ends the process when there is
+nobody on the other side. Never interprets a message.
+
+Two things here look odd and are deliberate:
+
+* Whatever runs in the main thread can be cut short between any two bytecodes, by an exception
+  that a signal handler raises (an interrupt, or the `signal.alarm` of the code that we run). A
+  count of bytes sent, or bytes received, must not be lost then. `list.extend(map(call, ...))` makes
+  the call and stores its result without a bytecode between the two, so the framing survives.
+* The `json` package costs more to import than all of this worker; its C scanner costs nothing.
+"""
+
+from _collections import deque
+from _json import encode_basestring, make_scanner
+from _socket import MSG_DONTWAIT, socket
+from _struct import Struct
+from _thread import allocate_lock, get_ident
+from os import _exit
+
+FRAME_BYTES_MAX = 256 * 1024
+HEADER_BYTES_MAX = 64 * 1024
+# Body bytes in one frame, leaving room for a header of the largest size.
+CHUNK_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX - 4
+# Characters of a text from the running code (a prompt, an error's message) in a header: even
+# when each takes six bytes of JSON, the header stays within its limit.
+TEXT_CHARS_MAX = 4096
+
+_RECEIVE_SIZES = (64 * 1024,)
+_LENGTHS = Struct(">II")
+# What a read gives when the other side has closed.
+_END = b""
+# The exit status when what the keeper sends makes no sense (EX_PROTOCOL).
+_PROTOCOL_ERROR = 76
+
+
+class _Json:
+    """What the C scanner wants to know of a decoder."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float = parse_constant = float
+    parse_int = int
+
+
+_scan = make_scanner(_Json)
+
+
+def frame(header, body=b""):
+    """One frame: `header` is JSON as bytes, `body` raw."""
+    return _LENGTHS.pack(4 + len(header) + len(body), len(header)) + header + body
+
+
+def chunks(body):
+    """The body in portions that fit a frame; one empty portion for an empty body."""
+    for at in range(0, len(body) or 1, CHUNK_BYTES_MAX):
+        yield body[at : at + CHUNK_BYTES_MAX]
+
+
+def quoted(text):
+    """`text` as JSON, cut to a size that any header can hold. Lone surrogates are not JSON."""
+    text = text[:TEXT_CHARS_MAX].encode("utf-8", "backslashreplace").decode("utf-8")
+    return encode_basestring(text).encode("utf-8")
+
+
+class Wire:
+    """Sends from any thread; receives for the one reader, which runs in the main thread."""
+
+    def __init__(self, fd):
+        self._socket = socket(fileno=fd)
+        self._send_now = self._socket.send
+        self._receive_now = self._socket.recv
+        self._held = b""
+        # What is to be sent: (bytes, list of the counts already sent).
+        self._outgoing = deque()
+        self._lock = allocate_lock()
+        self._flusher = None
+        self._received = []
+        self.open = True
+
+    def close(self):
+        """Say and hear no more. Made for a forked child, where any lock may be held by nobody."""
+        self.open = False
+        self._socket.close()
+
+    def hold(self, data):
+        """Send this with whatever is sent next, in one call."""
+        self._held += data
+
+    def send(self, first, *others):
+        """Send whole frames, one after the other, after all that was held."""
+        if not self.open:
+            return
+        if self._held:
+            first = self._held + first
+            self._held = b""
+        self._outgoing.extend([(data, []) for data in (first, *others)])
+        self._flush()
+
+    def _flush(self):
+        # A signal handler that sends while this thread is sending leaves it to the outer call.
+        # (The name of the last sender may be left behind; the lock never is.)
+        if self._flusher == get_ident() and self._lock.locked():
+            return
+        with self._lock:
+            try:
+                self._flusher = get_ident()
+                self._send_outgoing()
+            finally:
+                self._flusher = None
+
+    def _send_outgoing(self):
+        outgoing, send_now = self._outgoing, self._send_now
+        try:
+            while outgoing:
+                data, counts = outgoing[0]
+                while sum(counts) < len(data):
+                    counts.extend(map(send_now, (memoryview(data)[sum(counts) :],)))
+                outgoing.popleft()
+        except (BrokenPipeError, ConnectionResetError):
+            # The reader finds the end of the stream, and ends the worker.
+            outgoing.clear()
+
+    def wait(self):
+        """Block until bytes come."""
+        if self._outgoing:
+            self._flush()
+        try:
+            self._received.extend(map(self._receive_now, _RECEIVE_SIZES))
+        except ConnectionResetError:
+            self._received.append(_END)
+
+    def poll(self):
+        """Take what has come, without blocking."""
+        try:
+            while True:
+                self._received.extend(map(self._receive_now, _RECEIVE_SIZES, (MSG_DONTWAIT,)))
+                if self._received[-1] == _END:
+                    return
+        except BlockingIOError:
+            pass
+        except ConnectionResetError:
+            self._received.append(_END)
+
+    def frames(self):
+        """The whole frames among the bytes received, as (header, body); part of one is kept."""
+        received = self._received
+        if not received:
+            return ()
+        ended = received[-1] == _END
+        data = received[0] if len(received) == 1 else b"".join(received)
+        found, at, size = [], 0, len(data)
+        while size - at >= 8:
+            rest, header_size = _LENGTHS.unpack_from(data, at)
+            end = at + 4 + rest
+            if end > size:
+                break
+            body_at = at + 8 + header_size
+            try:
+                header, _ = _scan(data[at + 8 : body_at].decode("utf-8"), 0)
+            except (ValueError, StopIteration):
+                _exit(_PROTOCOL_ERROR)
+            found.append((header, data[body_at:end]))
+            at = end
+        received[:] = (data[at:],) if at < size else ()
+        if ended:
+            # The keeper is gone. No code may hold on to a process that nobody can reach.
+            _exit(0)
+        return found

@@ -1,0 +1,76 @@
+//! The baseline: a python loop that evaluates one line at a time, over two bare pipes. Nothing that
+//! runs code in another process can answer sooner; a warm turn is measured against it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::figure::Figure;
+use super::{Plan, python};
+
+/// The other side: as short as it can be.
+const LOOP: &str = "import sys
+for line in sys.stdin:
+    print(eval(line), flush=True)
+";
+
+const ROUNDS: usize = 2000;
+
+/// Rounds before the first one that counts.
+const WARM_UP_ROUNDS: usize = 200;
+
+pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+    let times = round_trips(plan.rounds(ROUNDS))?;
+    Ok(vec![Figure::of_times("bare_pipe", &times)])
+}
+
+/// The times of so many warm round trips of `1+1`.
+pub fn round_trips(rounds: usize) -> Result<Vec<Duration>> {
+    let mut pipe = Pipe::start()?;
+    for _ in 0..WARM_UP_ROUNDS {
+        pipe.round_trip()?;
+    }
+    (0..rounds).map(|_| pipe.round_trip()).collect()
+}
+
+/// The loop with its two pipes; ended on drop.
+struct Pipe {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    answer: String,
+}
+
+impl Pipe {
+    fn start() -> Result<Self> {
+        let mut child = python::command()
+            .args(["-I", "-S", "-c", LOOP])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {}", python::path().display()))?;
+        let stdin = child.stdin.take().context("the loop has no standard input")?;
+        let stdout = child.stdout.take().context("the loop has no standard output")?;
+        Ok(Self { child, stdin, stdout: BufReader::new(stdout), answer: String::new() })
+    }
+
+    fn round_trip(&mut self) -> Result<Duration> {
+        self.answer.clear();
+        let started = Instant::now();
+        self.stdin.write_all(b"1+1\n")?;
+        self.stdout.read_line(&mut self.answer)?;
+        let took = started.elapsed();
+        ensure!(self.answer == "2\n", "the loop answered {:?}", self.answer);
+        Ok(took)
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        // Only fails when it has ended already, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

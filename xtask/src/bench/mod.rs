@@ -1,0 +1,83 @@
+//! `cargo xtask bench`: figures with their baselines, measured in one run on one machine. Each
+//! figure has a file of its own; this module chooses, runs and prints.
+
+mod bare_pipe;
+mod figure;
+mod python;
+
+use anyhow::{Result, bail};
+
+use self::figure::Figure;
+use crate::Verdict;
+
+/// A measurement: the figures it gives and how it takes them.
+struct Bench {
+    figures: &'static [&'static str],
+    measure: fn(&Plan) -> Result<Vec<Figure>>,
+}
+
+/// Every measurement, in the order they run.
+const BENCHES: &[Bench] = &[Bench { figures: &["bare_pipe"], measure: bare_pipe::measure }];
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only these figures
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// One JSON object a line instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Measure other tools beside, installed from PyPI into a virtual environment
+    #[arg(long)]
+    peers: bool,
+    /// Fewer rounds: shows that it works, not how well
+    #[arg(long)]
+    quick: bool,
+}
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    effort: Effort,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    Quick,
+    Full,
+}
+
+impl Plan {
+    /// `full` rounds, or a tenth of them in a quick run.
+    fn rounds(self, full: usize) -> usize {
+        match self.effort {
+            Effort::Full => full,
+            Effort::Quick => (full / 10).max(1),
+        }
+    }
+}
+
+pub fn run(args: &Args) -> Result<Verdict> {
+    let known = || BENCHES.iter().flat_map(|bench| bench.figures);
+    for name in &args.names {
+        if !known().any(|figure| figure == name) {
+            let names: Vec<&str> = known().copied().collect();
+            bail!("no figure is called {name:?}; there are: {}", names.join(", "));
+        }
+    }
+    if args.peers {
+        bail!("no peer is measured yet; run without --peers");
+    }
+    let asked = |figure: &str| args.names.is_empty() || args.names.iter().any(|n| n == figure);
+    let plan = Plan { effort: if args.quick { Effort::Quick } else { Effort::Full } };
+    if !args.json {
+        println!("{}", figure::HEADING);
+    }
+    for bench in BENCHES.iter().filter(|bench| bench.figures.iter().any(|name| asked(name))) {
+        // Printed one by one: a long run shows how far it is, and a failed one what it had.
+        for figure in (bench.measure)(&plan)?.iter().filter(|figure| asked(&figure.figure)) {
+            println!("{}", if args.json { figure.json()? } else { figure.row() });
+        }
+    }
+    Ok(Verdict::Good)
+}

@@ -1,0 +1,86 @@
+//! The contract's lines: number and sentence, read from its text, and the numbers in test names.
+
+use anyhow::{Result, bail};
+
+use super::report::Case;
+
+/// One promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    pub number: u8,
+    pub sentence: String,
+}
+
+/// Reads the lines that start with `- NN `, in order. A number that comes twice is an error.
+pub fn parse(text: &str) -> Result<Vec<Line>> {
+    let mut lines: Vec<Line> = Vec::new();
+    for line in text.lines() {
+        let Some((number, sentence)) =
+            line.strip_prefix("- ").and_then(|rest| rest.split_once(' '))
+        else {
+            continue;
+        };
+        let Some(number) = two_digits(number) else { continue };
+        if lines.iter().any(|line| line.number == number) {
+            bail!("the contract has two lines {number:02}");
+        }
+        lines.push(Line { number, sentence: sentence.trim().to_owned() });
+    }
+    if lines.is_empty() {
+        bail!("the contract has no lines");
+    }
+    Ok(lines)
+}
+
+/// The line a test holds: the `NN` in `contract_NN_short_sentence`, in any module.
+pub fn number_of(test: &str) -> Option<u8> {
+    let name = test.rsplit("::").next().unwrap_or(test);
+    let (number, _) = name.strip_prefix("contract_")?.split_once('_')?;
+    two_digits(number)
+}
+
+/// Tests that name no line.
+pub fn unknown(cases: &[Case], lines: &[Line]) -> Vec<String> {
+    let known = |name: &str| {
+        number_of(name).is_some_and(|number| lines.iter().any(|line| line.number == number))
+    };
+    let unknown = cases.iter().filter(|case| !known(&case.name));
+    unknown.map(|case| case.name.clone()).collect()
+}
+
+fn two_digits(text: &str) -> Option<u8> {
+    let digits = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_contract_in_the_repository_is_read_whole() {
+        let lines = parse(include_str!("../../../docs/contract.md")).unwrap();
+        assert_eq!(lines.first().unwrap().number, 1);
+        assert_eq!(lines.last().unwrap().number, 65);
+        assert!(lines.iter().all(|line| line.sentence.ends_with('.')));
+    }
+
+    #[test]
+    fn a_number_stands_for_one_promise() {
+        assert!(parse("- 01 A.\n- 01 B.\n").is_err());
+        assert!(parse("nothing\n").is_err());
+    }
+
+    #[test]
+    fn a_test_names_its_line() {
+        for (name, number) in [
+            ("contract_07_a_message", Some(7)),
+            ("sessions::contract_07_a_message", Some(7)),
+            ("contract_7_a_message", None),
+            ("contract_07", None),
+            ("a_contract_07_x", None),
+        ] {
+            assert_eq!(number_of(name), number, "{name}");
+        }
+    }
+}

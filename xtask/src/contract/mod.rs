@@ -1,0 +1,238 @@
+//! `cargo xtask contract`: runs the tests that hold the promises of `docs/contract.md` and prints
+//! which of them hold. It decides nothing about a test: nextest runs it, this counts.
+
+mod lines;
+mod report;
+mod table;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use self::lines::Line;
+use self::report::Case;
+use crate::Verdict;
+use crate::load::Load;
+use crate::workspace;
+
+/// The contract in words.
+const CONTRACT: &str = "docs/contract.md";
+
+/// The nextest profile in `.config/nextest.toml`: which tests, one at a time, and a JUnit report.
+const PROFILE: &str = "contract";
+
+/// The store in `.config/nextest.toml`; it does not follow CARGO_TARGET_DIR.
+const REPORTS: &str = "target/nextest";
+
+const NO_NEXTEST: &str = "cannot run cargo nextest (is cargo-nextest there?)";
+
+/// The lines that this release promises; one of them without a test is a failure. The others wait
+/// for what they speak of: host tools, confinement.
+const EXPECTED: &[std::ops::RangeInclusive<u8>] = &[1..=5, 7..=9, 11..=14, 16..=49];
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Run everything this many times and report lines that pass only sometimes
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Keep two busy-loop processes running meanwhile
+    #[arg(long)]
+    load: bool,
+    /// Only these lines, as `07 21`
+    #[arg(value_name = "NN")]
+    numbers: Vec<u8>,
+}
+
+/// What the runs showed of one line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+    /// The slowest run.
+    time: Duration,
+    /// Tests that failed in some run, each once.
+    failures: Vec<String>,
+}
+
+pub fn run(args: &Args) -> Result<Verdict> {
+    let text = fs::read_to_string(workspace::root().join(CONTRACT))
+        .with_context(|| format!("cannot read {CONTRACT}"))?;
+    let mut lines = lines::parse(&text)?;
+    for number in &args.numbers {
+        if !lines.iter().any(|line| line.number == *number) {
+            bail!("{CONTRACT} has no line {number:02}");
+        }
+    }
+    if !args.numbers.is_empty() {
+        lines.retain(|line| args.numbers.contains(&line.number));
+    }
+
+    build()?;
+    let load = if args.load { Some(Load::start()?) } else { None };
+    let started = Instant::now();
+    let mut tallies = BTreeMap::new();
+    let mut unknown = Vec::new();
+    for run in 1..=args.runs {
+        if args.runs > 1 {
+            println!("run {run} of {}", args.runs);
+        }
+        let cases = run_once(&args.numbers)?;
+        unknown = lines::unknown(&cases, &lines);
+        tally(&mut tallies, &cases);
+    }
+    drop(load);
+    Ok(close(&lines, &tallies, &unknown, args.runs, started.elapsed()))
+}
+
+/// Builds what the runs need, so that load slows only them and their time is their own.
+fn build() -> Result<()> {
+    let mut nextest = nextest();
+    let status = nextest.arg("--no-run").status().context(NO_NEXTEST)?;
+    ensure!(status.success(), "the tests could not be built");
+    Ok(())
+}
+
+fn nextest() -> Command {
+    let mut nextest = workspace::cargo();
+    nextest.args(["nextest", "run", "--workspace", "--profile", PROFILE]);
+    // Cargo's own variables describe xtask, not the tests.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            nextest.env_remove(&*name);
+        }
+    }
+    nextest
+}
+
+/// Runs the tests once. A failing test is a case like any other; an error here means that nextest
+/// could not run them.
+fn run_once(numbers: &[u8]) -> Result<Vec<Case>> {
+    let report = workspace::root().join(REPORTS).join(PROFILE).join("junit.xml");
+    // Nextest writes no report when no test matches: an old one must not speak for this run.
+    match fs::remove_file(&report) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot remove {}", report.display()));
+        }
+        _ => {}
+    }
+    let mut nextest = nextest();
+    nextest.args(["--cargo-quiet", "--no-tests", "pass"]);
+    for number in numbers {
+        nextest.args(["--filterset", &format!("test(/(^|::)contract_{number:02}_/)")]);
+    }
+    let status = nextest.status().context(NO_NEXTEST)?;
+    match fs::read_to_string(&report) {
+        Ok(text) => report::parse(&text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && status.success() => {
+            Ok(Vec::new())
+        }
+        Err(_) => bail!("the tests could not be run: nextest ended with {status}"),
+    }
+}
+
+/// Adds one run. A line passes when all its tests do.
+fn tally(tallies: &mut BTreeMap<u8, Tally>, cases: &[Case]) {
+    let mut run: BTreeMap<u8, (bool, Duration)> = BTreeMap::new();
+    for case in cases {
+        let Some(number) = lines::number_of(&case.name) else { continue };
+        let line = run.entry(number).or_insert((true, Duration::ZERO));
+        line.0 &= case.passed;
+        line.1 += case.time;
+        let failures = &mut tallies.entry(number).or_default().failures;
+        if !case.passed && !failures.contains(&case.name) {
+            failures.push(case.name.clone());
+        }
+    }
+    for (number, (passed, time)) in run {
+        let tally = tallies.entry(number).or_default();
+        tally.passed += u32::from(passed);
+        tally.failed += u32::from(!passed);
+        tally.time = tally.time.max(time);
+    }
+}
+
+/// Prints the table, what is wrong with it, and the closing line.
+fn close(
+    lines: &[Line],
+    tallies: &BTreeMap<u8, Tally>,
+    unknown: &[String],
+    runs: u32,
+    took: Duration,
+) -> Verdict {
+    let rows = table::rows(lines, tallies, runs);
+    print!("{}", table::render(&rows, runs));
+    let mut verdict = Verdict::Good;
+    for name in unknown {
+        println!("unknown: {name} names no line of {CONTRACT}");
+        verdict = Verdict::Bad;
+    }
+    for row in &rows {
+        if row.state == table::State::Failed {
+            verdict = Verdict::Bad;
+            let tests = &tallies[&row.number].failures;
+            println!("failed: line {:02}: {}", row.number, tests.join(", "));
+        }
+    }
+    let missing = rows.iter().filter(|row| row.state == table::State::Missing);
+    let missing: Vec<String> = missing
+        .filter(|row| is_expected(row.number))
+        .map(|row| format!("{:02}", row.number))
+        .collect();
+    if !missing.is_empty() {
+        println!("missing, though this release promises them: {}", missing.join(" "));
+        verdict = Verdict::Bad;
+    }
+    println!("took {:.1} s", took.as_secs_f64());
+    let count = |state| rows.iter().filter(|row| row.state == state).count();
+    println!(
+        "{} passed, {} failed, {} skipped",
+        count(table::State::Passed),
+        count(table::State::Failed),
+        count(table::State::Missing)
+    );
+    verdict
+}
+
+fn is_expected(number: u8) -> bool {
+    EXPECTED.iter().any(|range| range.contains(&number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(name: &str, passed: bool, millis: u64) -> Case {
+        Case { name: name.to_owned(), passed, time: Duration::from_millis(millis) }
+    }
+
+    #[test]
+    fn a_line_passes_when_all_its_tests_do() {
+        let mut tallies = BTreeMap::new();
+        tally(
+            &mut tallies,
+            &[
+                case("contract_33_getpass", true, 20),
+                case("input::contract_33_pdb", false, 30),
+                case("contract_34_short", true, 5),
+            ],
+        );
+        assert_eq!((tallies[&33].passed, tallies[&33].failed), (0, 1));
+        assert_eq!(tallies[&33].time, Duration::from_millis(50));
+        assert_eq!(tallies[&33].failures, ["input::contract_33_pdb"]);
+        assert_eq!((tallies[&34].passed, tallies[&34].failed), (1, 0));
+    }
+
+    #[test]
+    fn this_release_promises_what_it_says() {
+        for number in [1, 5, 7, 9, 14, 16, 49] {
+            assert!(is_expected(number), "{number}");
+        }
+        for number in [6, 10, 15, 50, 60] {
+            assert!(!is_expected(number), "{number}");
+        }
+    }
+}

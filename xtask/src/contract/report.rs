@@ -1,0 +1,68 @@
+//! Nextest's JUnit report, as far as it is needed: each test's name, time, and whether it passed.
+//! Not an XML reader: it relies on the report being nextest's, where text is always escaped.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// One test of one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    pub name: String,
+    pub passed: bool,
+    pub time: Duration,
+}
+
+pub fn parse(xml: &str) -> Result<Vec<Case>> {
+    // Escaped text has no `<`, so this can only be the element.
+    xml.split("<testcase ").skip(1).map(case).collect()
+}
+
+/// Reads what follows `<testcase `, up to the next one.
+fn case(text: &str) -> Result<Case> {
+    let end = text.find('>').context("the report ends within a test")?;
+    let (tag, rest) = text.split_at(end);
+    let name = attribute(tag, "name").context("a test without a name in the report")?;
+    let time = attribute(tag, "time").and_then(|time| time.parse().ok()).unwrap_or(0.0);
+    let body = if tag.ends_with('/') { "" } else { rest.split("</testcase>").next().unwrap_or("") };
+    let passed = !["<failure", "<error", "<skipped"].iter().any(|element| body.contains(element));
+    Ok(Case { name: name.to_owned(), passed, time: Duration::try_from_secs_f64(time)? })
+}
+
+fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
+    let mark = format!("{name}=\"");
+    let at = tag.match_indices(&mark).find(|(at, _)| *at == 0 || tag[..*at].ends_with(' '))?.0;
+    tag[at + mark.len()..].split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passed_and_failed_tests_are_told_apart() {
+        let xml = r#"<?xml version="1.0" encoding="UTF-8"?>
+<testsuites name="nextest-run" tests="2" failures="1">
+    <testsuite name="windlass::turns" tests="2">
+        <testcase name="contract_01_a" classname="windlass::turns" timestamp="x" time="0.250">
+        </testcase>
+        <testcase name="m::contract_02_b" classname="windlass::turns" time="1.5">
+            <failure type="test failure">&lt;testcase name=&quot;no&quot;&gt;</failure>
+        </testcase>
+        <testcase name="contract_03_c" classname="windlass::turns" time="0.1"/>
+    </testsuite>
+</testsuites>"#;
+        let cases = parse(xml).unwrap();
+        let seen: Vec<_> = cases.iter().map(|case| (case.name.as_str(), case.passed)).collect();
+        assert_eq!(
+            seen,
+            [("contract_01_a", true), ("m::contract_02_b", false), ("contract_03_c", true)]
+        );
+        assert_eq!(cases[1].time, Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn a_report_cut_within_a_test_is_an_error() {
+        assert!(parse("<testcase name=\"contract_01_a\"").is_err());
+    }
+}

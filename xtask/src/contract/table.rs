@@ -1,0 +1,107 @@
+//! The contract's table: one row a line, as text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::Tally;
+use super::lines::Line;
+
+/// Characters of a sentence that are shown.
+const SENTENCE_CHARS_MAX: usize = 78;
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Row {
+    pub number: u8,
+    pub state: State,
+    sentence: String,
+    /// Runs it passed in, of those it ran in.
+    passed: u32,
+    ran: u32,
+    time: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Passed,
+    /// In one run at least.
+    Failed,
+    /// No test, or not one that ran every time.
+    Missing,
+}
+
+pub fn rows(lines: &[Line], tallies: &BTreeMap<u8, Tally>, runs: u32) -> Vec<Row> {
+    let row = |line: &Line| {
+        let tally = tallies.get(&line.number).cloned().unwrap_or_default();
+        let state = match (tally.passed, tally.failed) {
+            (passed, 0) if passed == runs => State::Passed,
+            (_, 0) => State::Missing,
+            _ => State::Failed,
+        };
+        Row {
+            number: line.number,
+            state,
+            sentence: shortened(&line.sentence),
+            passed: tally.passed,
+            ran: tally.passed + tally.failed,
+            time: tally.time,
+        }
+    };
+    lines.iter().map(row).collect()
+}
+
+pub fn render(rows: &[Row], runs: u32) -> String {
+    let mut text = String::new();
+    for row in rows {
+        let state = match row.state {
+            State::Passed => "passed",
+            State::Failed if row.passed > 0 => "FLAKY",
+            State::Failed => "FAILED",
+            State::Missing => "missing",
+        };
+        let runs = if runs > 1 { format!(" {:>2}/{runs}", row.passed) } else { String::new() };
+        let time = match row.ran {
+            0 => " ".repeat(9),
+            _ => format!("{:>7.2} s", row.time.as_secs_f64()),
+        };
+        writeln!(text, "{:02}  {state:<7}{runs} {time}  {}", row.number, row.sentence)
+            .expect("a string takes all text");
+    }
+    text
+}
+
+fn shortened(sentence: &str) -> String {
+    if sentence.chars().count() <= SENTENCE_CHARS_MAX {
+        return sentence.to_owned();
+    }
+    let head: String = sentence.chars().take(SENTENCE_CHARS_MAX - 3).collect();
+    format!("{}...", head.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_passed_failed_flaky_or_missing() {
+        let line = |number, sentence: &str| Line { number, sentence: sentence.to_owned() };
+        let lines = [line(1, "First."), line(2, "Second."), line(3, "Third."), line(50, "Later.")];
+        let tally = |passed, failed| Tally {
+            passed,
+            failed,
+            time: Duration::from_millis(1200),
+            failures: Vec::new(),
+        };
+        let tallies = [(1, tally(5, 0)), (2, tally(4, 1)), (3, tally(0, 5))].into();
+        let text = render(&rows(&lines, &tallies, 5), 5);
+        expect![[r"
+            01  passed   5/5    1.20 s  First.
+            02  FLAKY    4/5    1.20 s  Second.
+            03  FAILED   0/5    1.20 s  Third.
+            50  missing  0/5            Later.
+        "]]
+        .assert_eq(&text);
+    }
+}

@@ -1,0 +1,56 @@
+//! `cargo xtask`: checks and measurements of this workspace, one module a command. It never
+//! changes a file.
+
+mod bench;
+mod contract;
+mod load;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Checks and measurements of the Windlass workspace")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check crate direction, lengths, openings, words, sleeps and unsafe code
+    Tidy,
+    /// Run the contract's tests and print which promises hold
+    Contract(contract::Args),
+    /// Measure, and print both sides of each ratio
+    Bench(bench::Args),
+    /// Keep one core busy until standard input closes (what `contract --load` runs)
+    #[command(hide = true)]
+    Busy,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Tidy => tidy::run(),
+        Command::Contract(args) => contract::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Busy => load::spin_until_stdin_closes(),
+    };
+    match done {
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Bad) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What a command found, once it could do its work at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    Bad,
+}

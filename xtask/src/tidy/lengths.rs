@@ -1,0 +1,50 @@
+//! File length. Function length is clippy's (`too_many_lines`) for Rust and [`super::python`]'s
+//! for Python.
+
+use super::{Finding, Severity};
+use crate::workspace::Source;
+
+/// Past this a file is looked at.
+const LINES_WARN: usize = 500;
+
+/// Past this a file is refused.
+const LINES_MAX: usize = 600;
+
+/// Tests are tables and stories: they may be longer.
+const TEST_LINES_MAX: usize = 800;
+
+pub fn check(sources: &[Source]) -> Vec<Finding> {
+    let code = sources.iter().filter(|source| source.is_rust() || source.is_python());
+    code.filter_map(|source| judge(&source.path, source.text.lines().count())).collect()
+}
+
+fn judge(path: &str, lines: usize) -> Option<Finding> {
+    let is_test = path.split('/').any(|part| part == "tests" || part == "tests.rs");
+    let max = if is_test { TEST_LINES_MAX } else { LINES_MAX };
+    if lines <= LINES_WARN {
+        return None;
+    }
+    let severity = if lines > max { Severity::Error } else { Severity::Warning };
+    Some(Finding {
+        severity,
+        path: path.to_owned(),
+        line: lines,
+        what: format!("{lines} lines; a file has about {LINES_WARN} and at most {max}"),
+        remedy: "split it where a second idea starts".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_file_warns_and_a_longer_one_fails() {
+        let severity = |path: &str, lines| judge(path, lines).map(|finding| finding.severity);
+        assert_eq!(severity("crates/node/src/a.rs", 500), None);
+        assert_eq!(severity("crates/node/src/a.rs", 501), Some(Severity::Warning));
+        assert_eq!(severity("crates/node/src/a.rs", 601), Some(Severity::Error));
+        assert_eq!(severity("crates/node/tests/a.rs", 601), Some(Severity::Warning));
+        assert_eq!(severity("crates/node/src/a/tests.rs", 801), Some(Severity::Error));
+    }
+}

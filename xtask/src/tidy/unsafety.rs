@@ -1,0 +1,77 @@
+//! Unsafe code: only in `crates/sandbox`. The lint `unsafe_code` forbids it, and this check holds
+//! the lint: every other crate takes the workspace's lints, and no file turns them down.
+
+use super::Finding;
+use crate::workspace::Source;
+
+/// The one crate that may use unsafe code.
+const HOME: &str = "crates/sandbox/";
+
+/// How unsafe code starts.
+const STARTS: &[&str] = &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait"];
+
+pub fn check(sources: &[Source]) -> Vec<Finding> {
+    let elsewhere = sources.iter().filter(|source| !source.path.starts_with(HOME));
+    elsewhere.flat_map(check_file).collect()
+}
+
+fn check_file(source: &Source) -> Vec<Finding> {
+    let is_member = source.path.starts_with("crates/") || source.path.starts_with("xtask/");
+    if is_member && source.path.ends_with("/Cargo.toml") && !takes_workspace_lints(&source.text) {
+        return vec![Finding::error(
+            &source.path,
+            1,
+            "does not take the workspace's lints",
+            "add `[lints]` with `workspace = true`",
+        )];
+    }
+    // This file names what it looks for.
+    if !source.is_rust() || source.path.ends_with("tidy/unsafety.rs") {
+        return Vec::new();
+    }
+    let lines = source.lines().filter(|(_, line)| is_unsafe(line));
+    lines
+        .map(|(number, _)| {
+            Finding::error(
+                &source.path,
+                number,
+                "unsafe code outside crates/sandbox",
+                "give crates/sandbox a safe function for it",
+            )
+        })
+        .collect()
+}
+
+fn takes_workspace_lints(manifest: &str) -> bool {
+    let after = manifest.split("[lints]").nth(1).unwrap_or_default();
+    after.trim_start().starts_with("workspace = true")
+}
+
+fn is_unsafe(line: &str) -> bool {
+    let code = line.trim_start();
+    !code.starts_with("//")
+        && (STARTS.iter().any(|start| code.contains(start)) || code.contains("(unsafe_code"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, text: &str) -> usize {
+        check(&[Source { path: path.to_owned(), text: text.to_owned() }]).len()
+    }
+
+    #[test]
+    fn unsafe_code_has_one_home() {
+        assert_eq!(findings("crates/sandbox/src/a.rs", "unsafe { b() }"), 0);
+        assert_eq!(findings("crates/keeper/src/a.rs", "unsafe { b() }"), 1);
+        assert_eq!(findings("crates/keeper/src/a.rs", "#![expect(unsafe_code)]"), 1);
+        assert_eq!(findings("crates/keeper/src/a.rs", "// unsafe { } is a comment here"), 0);
+    }
+
+    #[test]
+    fn every_member_takes_the_lints() {
+        assert_eq!(findings("crates/node/Cargo.toml", "[lints]\nworkspace = true\n"), 0);
+        assert_eq!(findings("crates/node/Cargo.toml", "[lints.rust]\n"), 1);
+    }
+}

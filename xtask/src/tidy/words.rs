@@ -1,0 +1,119 @@
+//! Words: what is in the repository speaks of Windlass, to its readers, on any machine. No paths of
+//! one machine, no hosts but the few that are public addresses, no talk of how a change came about.
+
+use super::Finding;
+use crate::workspace::Source;
+
+/// Paths that exist on somebody's machine only.
+const MACHINE_PATHS: &[&str] = &["/root/", "/work/", "/home/", "/Users/"];
+
+/// Hosts that a link may name. A registry or mirror is the machine's business, not the project's.
+const HOSTS: &[&str] = &[
+    "127.0.0.1",
+    "apache.org",
+    "docs.rs",
+    "github.com",
+    "json-schema.org",
+    "keepachangelog.com",
+    "localhost",
+    "nexte.st",
+    "semver.org",
+    "spdx.org",
+    "sqlite.org",
+    "windlass",
+    "www.apache.org",
+];
+
+/// Words about the making of a change. They belong into its commit message, if anywhere.
+const MAKING: &[&str] = &[
+    "as an ai",
+    "as discussed",
+    "as instructed",
+    "as requested",
+    "co-authored-by",
+    "generated with",
+    "in the brief",
+    "the brief says",
+    "the issue says",
+    "the task says",
+];
+
+pub fn check(sources: &[Source]) -> Vec<Finding> {
+    // This file names what it looks for.
+    let others = sources.iter().filter(|source| !source.path.ends_with("tidy/words.rs"));
+    others.flat_map(check_file).collect()
+}
+
+fn check_file(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, line) in source.lines() {
+        for path in MACHINE_PATHS.iter().filter(|path| starts_a_path(line, path)) {
+            let what = format!("names {path}, a path of one machine");
+            findings.push(Finding::error(&source.path, number, what, "use a relative path"));
+        }
+        for host in hosts_in(line).filter(|host| !HOSTS.contains(host)) {
+            let what = format!("names the host {host:?}");
+            let remedy = "leave it out, or add it to HOSTS in xtask/src/tidy/words.rs if it is a \
+                          public address that readers need";
+            findings.push(Finding::error(&source.path, number, what, remedy));
+        }
+        let lower = line.to_lowercase();
+        for word in MAKING.iter().filter(|word| lower.contains(**word)) {
+            let what = format!("says {word:?}");
+            let remedy = "say why the code is as it is; how it came about is not its reader's";
+            findings.push(Finding::error(&source.path, number, what, remedy));
+        }
+    }
+    findings
+}
+
+/// Whether `path` stands in the line as the start of an absolute path: `/proc/self/root/` is not.
+fn starts_a_path(line: &str, path: &str) -> bool {
+    line.match_indices(path).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "._-}*$/>~".contains(c))
+    })
+}
+
+/// The hosts of the line's http addresses, without user and port.
+fn hosts_in(line: &str) -> impl Iterator<Item = &str> {
+    line.match_indices("://").filter_map(|(at, mark)| {
+        if !(line[..at].ends_with("http") || line[..at].ends_with("https")) {
+            return None;
+        }
+        let rest = &line[at + mark.len()..];
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || "-._@".contains(c)));
+        let host = &rest[..end.unwrap_or(rest.len())];
+        let host = host.rsplit('@').next().unwrap_or(host).trim_end_matches('.');
+        (!host.is_empty()).then_some(host)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(text: &str) -> usize {
+        check(&[Source { path: "a.md".to_owned(), text: text.to_owned() }]).len()
+    }
+
+    #[test]
+    fn a_path_of_one_machine_is_found() {
+        assert_eq!(findings("see /root/notes"), 1);
+        assert_eq!(findings("\"/home/me/x\""), 1);
+        assert_eq!(findings("by `/proc/self/root/etc` or https://github.com/work/x"), 0);
+    }
+
+    #[test]
+    fn a_host_is_named_only_if_readers_need_it() {
+        assert_eq!(findings("https://github.com/a and http://localhost:80/v1"), 0);
+        assert_eq!(findings("http://me@mirror.example:8080/simple"), 1);
+        assert_eq!(findings("http://{host}/ and http://"), 0);
+    }
+
+    #[test]
+    fn talk_of_the_making_is_found() {
+        assert_eq!(findings("Done as requested."), 1);
+        assert_eq!(findings("A client requested it."), 0);
+    }
+}
