@@ -59,6 +59,12 @@ impl Client {
         Self::new(self.shared.dirs.clone(), self.shared.start.clone(), retry_for)
     }
 
+    /// The same node, started or not started when it is absent.
+    #[must_use]
+    pub fn with_start(&self, start: StartNode) -> Self {
+        Self::new(self.shared.dirs.clone(), start, self.shared.retry_for)
+    }
+
     pub fn dirs(&self) -> &Dirs {
         &self.shared.dirs
     }

@@ -149,7 +149,13 @@ impl SessionLog {
 
     /// Appends all of the events, or on an error none. When it returns, the events survive the
     /// death of this process.
-    pub fn append(&mut self, batch: Vec<NewEvent>) -> Result<Appended, AppendError> {
+    pub fn append(&mut self, mut batch: Vec<NewEvent>) -> Result<Appended, AppendError> {
+        self.append_from(&mut batch)
+    }
+
+    /// Like [`SessionLog::append`]: takes the events out of `batch`, or on an error leaves it as it
+    /// is.
+    pub fn append_from(&mut self, batch: &mut Vec<NewEvent>) -> Result<Appended, AppendError> {
         if self.facts.ended.is_some() {
             return Err(AppendError::Ended(self.shared.id.clone()));
         }
@@ -160,8 +166,8 @@ impl SessionLog {
         self.mend()?;
         let full = self.newest.bytes - self.newest.grown_from >= self.segment_bytes;
         let dropped_bytes = if full || self.newest.closing { self.roll()? } else { 0 };
-        self.encode(&batch)?;
-        self.write(&batch)?;
+        self.encode(batch)?;
+        self.write(batch)?;
         let turns = self.publish(batch);
         let first = before.next();
         Ok(Appended { first, last: self.facts.last_seq, turns, dropped_bytes })
@@ -238,10 +244,10 @@ impl SessionLog {
     }
 
     /// Takes the written events into the facts and shows them to readers and the index.
-    fn publish(&mut self, batch: Vec<NewEvent>) -> Vec<Arc<TurnRecord>> {
+    fn publish(&mut self, batch: &mut Vec<NewEvent>) -> Vec<Arc<TurnRecord>> {
         let mut stamper = Stamper::after(&self.facts);
         let mut turns = Vec::new();
-        for NewEvent { at_ms, turn, link, kind, body } in batch {
+        for NewEvent { at_ms, turn, link, kind, body } in batch.drain(..) {
             let stamp = stamper.stamp(turn, &kind, body.len() as u64);
             let event = Event { seq: stamp.seq, at_ms, turn, link, kind };
             turns.extend(self.facts.apply(&event, stamp, body.len() as u64).map(Arc::new));

@@ -91,11 +91,11 @@ impl Connection {
             let mut skip = self.partly;
             for event in link.held_after(self.sent) {
                 for part in [&event.head, &event.body] {
-                    let part = &part[skip.min(part.len())..];
-                    if !part.is_empty() {
-                        slices.push(IoSlice::new(part));
+                    let cut = skip.min(part.len());
+                    skip -= cut;
+                    if cut < part.len() {
+                        slices.push(IoSlice::new(&part[cut..]));
                     }
-                    skip = 0;
                 }
                 if slices.len() + 2 > SLICES_MAX {
                     break;

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use bytes::Bytes;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
 use nix::unistd::Pid;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -61,6 +61,8 @@ impl Worker {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no program was named"))?;
         // The keeper has one thread, so nothing else can inherit the socket meanwhile.
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
+        // The worker gets the signals that the keeper takes as a descriptor: std hands the mask on.
+        let taken = SigSet::empty().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         let child = Command::new(program)
             .args(arguments)
             .env_clear()
@@ -71,7 +73,9 @@ impl Worker {
             .stdin(Stdio::null())
             .stdout(stdout_end)
             .stderr(stderr_end)
-            .spawn()?;
+            .spawn();
+        taken.thread_set_mask()?;
+        let child = child?;
         Ok(Self {
             pid: child.id(),
             meter: Meter::of(child.id()),

@@ -89,6 +89,12 @@ impl Context {
         }
     }
 
+    /// Whether the session lives or is being made. The journal knows it before it lives: what is
+    /// there and not known here has ended.
+    pub fn knows(&self, id: &SessionId) -> bool {
+        self.lock().contains_key(id)
+    }
+
     pub fn handles(&self) -> Vec<Handle> {
         self.lock()
             .values()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::event::{EndReason, Event, Receipt, TurnError, Usage};
+use crate::event::{EndReason, Event, EventKind, Receipt, TurnError, Usage};
 use crate::link::Hold;
 use crate::{ErrorCode, Outcome, Seq, SessionId, TurnId, TurnNo};
 
@@ -253,7 +253,9 @@ pub struct TurnInput {
 }
 
 /// How to end a session.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams,
+)]
 pub struct CloseQuery {
     /// How long its worker may take to finish; 0 kills it. Default 2000.
     #[serde(default)]
@@ -261,7 +263,9 @@ pub struct CloseQuery {
 }
 
 /// How to look at a turn.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams,
+)]
 pub struct TurnQuery {
     /// How long the reply may wait for the turn to end or ask for input.
     #[serde(default)]
@@ -271,7 +275,9 @@ pub struct TurnQuery {
 }
 
 /// Which events to read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams,
+)]
 pub struct EventsQuery {
     /// Events after this one.
     #[serde(default)]
@@ -297,6 +303,7 @@ pub struct Events {
 /// An event with its bytes: as text where they are UTF-8, else in base64. Large bodies are left
 /// out and can be read from `GET output` or `GET displays`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(from = "EventItemRead")]
 pub struct EventItem {
     #[serde(flatten)]
     pub event: Event,
@@ -307,6 +314,36 @@ pub struct EventItem {
     /// The body's length in bytes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bytes: u64,
+}
+
+/// An event as it is read. Some events have a `bytes` of their own, without a body: both halves
+/// must see it, and only a flattened struct leaves a field for the other.
+#[derive(Deserialize)]
+struct EventItemRead {
+    #[serde(flatten)]
+    event: Event,
+    #[serde(flatten)]
+    body: BodyRead,
+}
+
+#[derive(Deserialize)]
+struct BodyRead {
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(default)]
+    base64: Option<String>,
+    #[serde(default)]
+    bytes: u64,
+}
+
+impl From<EventItemRead> for EventItem {
+    fn from(
+        EventItemRead { event, body: BodyRead { text, base64, bytes } }: EventItemRead,
+    ) -> Self {
+        let own =
+            matches!(event.kind, EventKind::InputTaken { .. } | EventKind::OutputDropped { .. });
+        Self { event, text, base64, bytes: if own { 0 } else { bytes } }
+    }
 }
 
 /// Which output to read, as raw bytes.
@@ -394,4 +431,30 @@ fn is_zero(value: &u64) -> bool {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stream;
+    use crate::event::DropReason;
+
+    #[test]
+    fn an_event_is_read_as_it_was_written_whatever_its_fields_are_called() {
+        let bodiless = [
+            EventKind::InputTaken { bytes: 4 },
+            EventKind::OutputDropped { bytes: 9, reason: DropReason::Quota },
+        ];
+        let output = EventKind::Output { stream: Stream::Stdout, background: false };
+        let items = bodiless
+            .into_iter()
+            .map(|kind| (kind, None, 0))
+            .chain([(output.clone(), Some("hi".to_owned()), 2), (output, None, 1 << 20)]);
+        for (kind, text, bytes) in items {
+            let event = Event { seq: Seq(1), at_ms: 2, turn: Some(TurnNo(3)), link: None, kind };
+            let item = EventItem { event, text, base64: None, bytes };
+            let json = serde_json::to_string(&item).unwrap();
+            assert_eq!(serde_json::from_str::<EventItem>(&json).unwrap(), item, "{json}");
+        }
+    }
 }

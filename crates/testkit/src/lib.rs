@@ -3,13 +3,21 @@
 //!
 //! No process started through [`TestNode`] or [`Load`] outlives it, also when the test panics.
 
+pub mod escape;
+mod asking;
+mod gate;
 mod load;
 mod node;
+mod odd_worker;
 pub mod processes;
 mod python;
+pub mod raw_http;
 mod wait;
 
+pub use asking::{PATIENCE, all_events, named_turn, run, run_ok, turn};
+pub use gate::{AtGate, Gate};
 pub use load::Load;
 pub use node::{TestNode, TestNodeBuilder};
+pub use odd_worker::odd_worker;
 pub use python::python;
 pub use wait::{turn_ended, wait_for_event, within};

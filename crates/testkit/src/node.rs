@@ -34,6 +34,7 @@ pub struct TestNodeBuilder {
     program: PathBuf,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    state: Option<PathBuf>,
 }
 
 impl TestNodeBuilder {
@@ -51,6 +52,13 @@ impl TestNodeBuilder {
         self
     }
 
+    /// The node's state goes here, and is the test's to remove.
+    #[must_use]
+    pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.state = Some(path.into());
+        self
+    }
+
     /// Starts the node and waits until it is ready.
     pub async fn start(self) -> anyhow::Result<TestNode> {
         let mut node = self.prepare()?;
@@ -61,7 +69,8 @@ impl TestNodeBuilder {
     /// Only the directories: the node is started by [`TestNode::restart`] or by a first client.
     pub fn prepare(self) -> anyhow::Result<TestNode> {
         let base = tempfile::Builder::new().prefix("wl-").rand_bytes(6).tempdir_in("/tmp")?;
-        let dirs = Dirs::at(base.path().join("r"), base.path().join("s"))?;
+        let state = self.state.unwrap_or_else(|| base.path().join("s"));
+        let dirs = Dirs::at(base.path().join("r"), state)?;
         Ok(TestNode {
             program: self.program,
             args: self.args,
@@ -76,8 +85,12 @@ impl TestNodeBuilder {
 impl TestNode {
     /// `program` is `env!("CARGO_BIN_EXE_windlass")` of the test.
     pub fn builder(program: impl Into<PathBuf>) -> TestNodeBuilder {
-        let builder =
-            TestNodeBuilder { program: program.into(), args: Vec::new(), env: Vec::new() };
+        let builder = TestNodeBuilder {
+            program: program.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            state: None,
+        };
         builder.env("PATH", search_path())
     }
 

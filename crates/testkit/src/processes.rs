@@ -43,9 +43,48 @@ pub fn below(pid: u32) -> Vec<u32> {
     below_in(&all(), &BTreeSet::from([pid])).into_iter().collect()
 }
 
+/// The children of `pid` that it has not reaped, zombies too.
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists =
+        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
+        })
+        .collect()
+}
+
+/// Every process that belongs to `place`, as [`end_all`] means it.
+pub fn belonging(place: &Path) -> BTreeSet<u32> {
+    let sockets = sockets_below(place);
+    all().into_iter().map(|p| p.pid).filter(|pid| belongs(*pid, place, &sockets)).collect()
+}
+
+/// Whether `wanted` is in the environment or the arguments of `pid`; never in this process's.
+pub fn mentions(pid: u32, wanted: &[u8]) -> bool {
+    pid != std::process::id()
+        && ["environ", "cmdline"].iter().any(|file| {
+            let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            bytes.windows(wanted.len()).any(|window| window == wanted)
+        })
+}
+
+/// The arguments that `pid` was started with.
+pub fn arguments(pid: u32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let whole = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
+    whole.split(|byte| *byte == 0).map(|one| String::from_utf8_lossy(one).into_owned()).collect()
+}
+
 /// The memory that `pid` holds.
 pub fn rss_bytes(pid: u32) -> Option<u64> {
     status_kib(pid, "VmRSS:").map(|kib| kib * 1024)
+}
+
+/// The most memory that `pid` has held so far.
+pub fn peak_rss_bytes(pid: u32) -> Option<u64> {
+    status_kib(pid, "VmHWM:").map(|kib| kib * 1024)
 }
 
 /// Open descriptors of `pid`.
@@ -75,6 +114,13 @@ pub fn wait_gone(pid: u32, deadline: Duration) -> bool {
 pub fn kill(pid: u32) {
     if let Some(handle) = handle(pid) {
         let _ = kill_process(handle, Signal::KILL);
+    }
+}
+
+/// Stops one process, as Ctrl-Z would, and nothing can prevent it. Killing it still works.
+pub fn stop(pid: u32) {
+    if let Some(handle) = handle(pid) {
+        let _ = kill_process(handle, Signal::STOP);
     }
 }
 
@@ -132,19 +178,13 @@ fn belongs(pid: u32, place: &Path, sockets: &BTreeSet<String>) -> bool {
     if pid == std::process::id() {
         return false;
     }
-    let holds = |file: &str| {
-        let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        let wanted = place.as_os_str().as_bytes();
-        bytes.windows(wanted.len()).any(|window| window == wanted)
-    };
     let inside = |link: &Path| fs::read_link(link).is_ok_and(|target| target.starts_with(place));
     let open = |link: &Path| {
         let target = fs::read_link(link).unwrap_or_default();
         target.starts_with(place) || target.to_str().is_some_and(|name| sockets.contains(name))
     };
     let proc = Path::new("/proc").join(pid.to_string());
-    holds("environ")
-        || holds("cmdline")
+    mentions(pid, place.as_os_str().as_bytes())
         || inside(&proc.join("cwd"))
         || fs::read_dir(proc.join("fd"))
             .is_ok_and(|mut links| links.any(|link| link.is_ok_and(|link| open(&link.path()))))

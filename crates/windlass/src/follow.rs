@@ -296,7 +296,7 @@ fn tell_end(
     match (outcome, error) {
         (Outcome::Ok, _) => {}
         (_, Some(TurnError { code: Some(code), message, .. })) => {
-            terminal.complain(message, code.as_str(), "")?;
+            terminal.complain(what_happened(*code), code.as_str(), message)?;
         }
         (Outcome::Interrupted, _) => terminal.note("interrupted")?,
         (Outcome::TimedOut, _) => terminal.note("the deadline passed")?,
@@ -314,4 +314,19 @@ fn tell_receipt(receipt: Option<&Receipt>, terminal: &mut Terminal) -> std::io::
         }
     }
     Ok(())
+}
+
+fn what_happened(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::DeadlinePassed => "the turn's deadline passed",
+        ErrorCode::Unstoppable => "the turn did not stop in time, and its worker was killed",
+        ErrorCode::StateLost => "the turn waited behind one that lost the session's state",
+        ErrorCode::WorkerFailed => "the worker could not be started",
+        ErrorCode::WorkerDied => "the worker died in the turn",
+        ErrorCode::KeeperLost => "the session's keeper died in the turn",
+        ErrorCode::ProtocolError => "the worker broke the protocol",
+        ErrorCode::SessionClosed => "the session was closed",
+        ErrorCode::DiskFull => "the disk is full",
+        _ => "the turn was ended",
+    }
 }

@@ -24,6 +24,8 @@ PYTHON = os.environ.get("WORKER_PYTHON", sys.executable)
 DEADLINE_S = 20.0
 CHUNK = 128 * 1024
 READS_MAX = 64
+# How often a turn that goes on after its interrupt is nudged.
+NUDGE_S = 0.05
 
 
 class Keeper:
@@ -51,6 +53,7 @@ class Keeper:
         for fd in self.pipes.values():
             os.set_blocking(fd, False)
         self.turn = 0
+        self.nudging = False
         self.said = []
         self._bytes = b""
         self._closed = set()
@@ -96,6 +99,7 @@ class Keeper:
     def interrupt(self, turn=None):
         self.send(kind="interrupt", turn=self.turn if turn is None else turn)
         self.signal()
+        self.nudging = True
 
     def signal(self):
         os.killpg(self.process.pid, signal.SIGINT)
@@ -138,9 +142,11 @@ class Keeper:
         waiting = [f for f in (self.socket.fileno(), *self.pipes.values()) if f not in self._closed]
         left = DEADLINE_S if deadline is None else deadline - time.monotonic()
         readable, writable, _ = select.select(
-            waiting, [self.socket] if write else [], [], max(left, 0)
+            waiting, [self.socket] if write else [], [], min(NUDGE_S, max(left, 0))
         )
-        if left < 0 or not (readable or writable):
+        if not readable and self.nudging:
+            os.kill(self.process.pid, signal.SIGURG)
+        if left < 0:
             raise AssertionError("the worker did not say it; so far: %.3000r" % self.said)
         data = self._read(self.socket.fileno()) if self.socket.fileno() in readable else b""
         for stream, fd in self.pipes.items():
@@ -174,6 +180,7 @@ class Keeper:
                 return
             header = json.loads(self._bytes[8 : 8 + size])
             self.said.append({**header, "body": self._bytes[8 + size : 4 + rest]})
+            self.nudging = self.nudging and header["kind"] != "idle"
             self._bytes = self._bytes[4 + rest :]
 
 

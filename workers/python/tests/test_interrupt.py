@@ -100,6 +100,19 @@ class Stopping(WithKeeper):
         self.stop("import time\nprint('on')\ntime.sleep(100)")
 
 
+    def test_an_interrupt_swallowed_by_a_finalizer_is_raised_again(self):
+        told = self.stop(
+            "import time\n"
+            "class Last:\n"
+            "    def __del__(self):\n"
+            "        print('on')\n"
+            "        time.sleep(100)\n"
+            "Last()\n"
+            "time.sleep(100)"
+        )
+        self.assertEqual(told.errors, "")
+
+
 class Stale(WithKeeper):
     def test_an_interrupt_for_a_turn_that_is_over_stops_nothing(self):
         self.run_code("import time")

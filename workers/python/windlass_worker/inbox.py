@@ -13,10 +13,20 @@ with the frames that came before it:
 
 A frame that the reader meets first, while code waits for input, ends the wait at once; its signal
 is then still to come, and is dropped when it does.
+
+A signal that arrives in the instant before the code enters a blocking call does not end that call:
+the interpreter has noted it, and looks at its notes when the call returns. So while an interrupted
+turn goes on the keeper sends SIGURG now and then, to the worker alone. It means nothing, and makes
+the call return; a program that does not know of it never notices.
+
+A KeyboardInterrupt raised in a finalizer (`__del__`, a weak reference's callback) is swallowed by the
+interpreter, which only says so to `sys.unraisablehook`; there it is caught and raised once more.
 """
 
+import sys
 from _collections import deque
-from _signal import SIGINT, default_int_handler, getsignal, signal
+from _signal import SIGINT, SIGURG, default_int_handler, getsignal, signal
+from _thread import interrupt_main
 
 # In place of a turn's number: the frame was acted on, its signal has not come yet.
 _ACTED_ON = -1
@@ -46,6 +56,12 @@ class Inbox:
         self._busy = False
         self._asleep = False
         self._handler = self._on_signal
+
+    def prepare(self):
+        """Once, at the start."""
+        signal(SIGURG, _on_nudge)
+        sys.unraisablehook = self._make_unraisable_hook(sys.unraisablehook)
+        self.install()
 
     def install(self):
         """Take SIGINT (again, when a turn's code had replaced the handler)."""
@@ -179,7 +195,20 @@ class Inbox:
         elif live is not None:
             raise KeyboardInterrupt
 
+    def _make_unraisable_hook(self, original):
+        def unraisable_hook(unraisable):
+            if unraisable.exc_type is not KeyboardInterrupt or self._live in (None, _FORKED):
+                return original(unraisable)
+            self._unmatched.append(self._live)
+            interrupt_main()
+
+        return unraisable_hook
+
     def _interrupt(self):
         self.interrupted = self._live
         self.when_interrupted()
         raise KeyboardInterrupt
+
+
+def _on_nudge(_number, _stack):
+    """That a handler ran is all there is to it."""

@@ -66,7 +66,7 @@ class Worker:
             }
         ).install()
         os.register_at_fork(after_in_child=self._enter_child)
-        self._inbox.install()
+        self._inbox.prepare()
         Signals(self._inbox).install()
         version = "python %d.%d.%d" % sys.version_info[:3]
         self._wire.send(

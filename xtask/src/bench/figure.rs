@@ -25,8 +25,7 @@ pub const HEADING: &str =
 impl Figure {
     /// A figure of times, beside nothing.
     pub fn of_times(figure: &str, times: &[Duration]) -> Self {
-        let millis: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1000.0).collect();
-        Self::of(figure, "ms", &millis)
+        Self::of(figure, "ms", &millis(times))
     }
 
     /// A figure of any samples, beside nothing.
@@ -40,6 +39,14 @@ impl Figure {
             baseline_p50: None,
             ratio: None,
         }
+    }
+
+    /// The same figure beside a baseline measured in the same run.
+    #[must_use]
+    pub fn beside(mut self, baseline: &[f64]) -> Self {
+        self.baseline_p50 = percentile(baseline, 50.0);
+        self.ratio = self.p50.zip(self.baseline_p50).map(|(p50, base)| p50 / base);
+        self
     }
 
     pub fn json(&self) -> Result<String> {
@@ -58,6 +65,11 @@ impl Figure {
             self.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
         )
     }
+}
+
+/// Times as milliseconds.
+pub fn millis(times: &[Duration]) -> Vec<f64> {
+    times.iter().map(|time| time.as_secs_f64() * 1000.0).collect()
 }
 
 fn shown(value: Option<f64>) -> String {

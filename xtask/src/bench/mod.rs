@@ -3,7 +3,15 @@
 
 mod bare_pipe;
 mod figure;
+mod first_answer;
+mod interrupt;
+mod memory;
+mod node;
+mod output;
+mod peers;
 mod python;
+mod recovery;
+mod warm_turn;
 
 use anyhow::{Result, bail};
 
@@ -17,7 +25,15 @@ struct Bench {
 }
 
 /// Every measurement, in the order they run.
-const BENCHES: &[Bench] = &[Bench { figures: &["bare_pipe"], measure: bare_pipe::measure }];
+const BENCHES: &[Bench] = &[
+    Bench { figures: &["bare_pipe"], measure: bare_pipe::measure },
+    Bench { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
+    Bench { figures: &["first_answer_exec"], measure: first_answer::measure },
+    Bench { figures: &["interrupt_sleep", "interrupt_busy"], measure: interrupt::measure },
+    Bench { figures: &["output_rate", "output_rss_growth_mib"], measure: output::measure },
+    Bench { figures: &["kill_recovery", "kill_lost_bytes"], measure: recovery::measure },
+    Bench { figures: &["session_mib", "node_mib"], measure: memory::measure },
+];
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -65,9 +81,6 @@ pub fn run(args: &Args) -> Result<Verdict> {
             bail!("no figure is called {name:?}; there are: {}", names.join(", "));
         }
     }
-    if args.peers {
-        bail!("no peer is measured yet; run without --peers");
-    }
     let asked = |figure: &str| args.names.is_empty() || args.names.iter().any(|n| n == figure);
     let plan = Plan { effort: if args.quick { Effort::Quick } else { Effort::Full } };
     if !args.json {
@@ -76,8 +89,18 @@ pub fn run(args: &Args) -> Result<Verdict> {
     for bench in BENCHES.iter().filter(|bench| bench.figures.iter().any(|name| asked(name))) {
         // Printed one by one: a long run shows how far it is, and a failed one what it had.
         for figure in (bench.measure)(&plan)?.iter().filter(|figure| asked(&figure.figure)) {
-            println!("{}", if args.json { figure.json()? } else { figure.row() });
+            print(figure, args.json)?;
+        }
+    }
+    if args.peers {
+        for figure in peers::measure(&plan)? {
+            print(&figure, args.json)?;
         }
     }
     Ok(Verdict::Good)
+}
+
+fn print(figure: &Figure, json: bool) -> Result<()> {
+    println!("{}", if json { figure.json()? } else { figure.row() });
+    Ok(())
 }

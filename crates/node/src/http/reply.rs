@@ -43,6 +43,11 @@ pub(super) fn bad_request(message: impl Into<String>) -> Refusal {
     Refusal(Failure::new(ErrorCode::BadRequest, message))
 }
 
+/// The node goes; it has done nothing, and the next one will answer.
+pub(super) fn about_to_stop() -> Failure {
+    Failure::new(ErrorCode::ShuttingDown, "the node is about to stop")
+}
+
 pub(super) fn internal(error: impl std::fmt::Display) -> Refusal {
     tracing::error!(%error, "a request failed");
     Refusal(Failure::new(ErrorCode::Internal, error.to_string()))

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Request, Response};
+use axum::http::{HeaderValue, Method, Request, Response};
 use axum::response::IntoResponse;
 use axum::Router;
 use hyper::body::Incoming;
@@ -14,9 +14,9 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use windlass_protocol::ErrorCode;
-use windlass_protocol::api::{API, API_HEADER, ApiVersion};
+use windlass_protocol::api::{API, API_HEADER, ApiVersion, StopSessions};
 
-use super::reply::Refusal;
+use super::reply::{Refusal, about_to_stop};
 use super::{App, router};
 use crate::failure::Failure;
 
@@ -65,15 +65,34 @@ async fn answer(request: Request<Incoming>, mut router: Router, context: &App) -
     use tower_service::Service;
     context.metrics.request();
     context.used();
-    let mut response = match check_version(&request) {
-        Ok(()) => {
+    let of_a_session = request.uri().path().starts_with(SESSIONS);
+    let only_looks = request.method() == Method::GET;
+    let refused = check_version(&request)
+        .err()
+        .or_else(|| (of_a_session && let_go(context)).then(about_to_stop));
+    let mut response = match refused {
+        None => {
             let Ok(response) = router.as_service().call(request).await;
-            response
+            // It may have been let go of meanwhile; whoever only looks may ask again.
+            if of_a_session && only_looks && let_go(context) {
+                Refusal(about_to_stop()).into_response()
+            } else {
+                response
+            }
         }
-        Err(failure) => Refusal(failure).into_response(),
+        Some(failure) => Refusal(failure).into_response(),
     };
     response.headers_mut().insert(API_HEADER, HeaderValue::from_static(API_TEXT));
     response
+}
+
+/// Where everything about sessions is.
+const SESSIONS: &str = "/v1/sessions";
+
+/// Whether the node leaves its sessions to the next one. From then on it cannot tell a session
+/// that it let go of from one that has ended, and says neither.
+fn let_go(context: &App) -> bool {
+    *context.stop.borrow() == Some(StopSessions::Keep)
 }
 
 /// [`API`] as a header value.

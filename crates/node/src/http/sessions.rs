@@ -5,13 +5,13 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 use windlass_protocol::api::{
-    ApiError, CloseQuery, CreateSession, Created, Session, SessionList, SessionState,
+    ApiError, CloseQuery, CreateSession, Created, Session, SessionList, SessionState, StopSessions,
 };
 use windlass_protocol::{ErrorCode, SessionId};
 
 use super::App;
 use super::body::{Asked, JsonBody};
-use super::reply::{Answer, Refusal, internal, session_id};
+use super::reply::{Answer, Refusal, about_to_stop, internal, session_id};
 use super::turns::Wish;
 use crate::failure::Failure;
 use crate::session::{Handle, Request, start};
@@ -30,7 +30,7 @@ pub(super) async fn create(
     JsonBody(mut wanted): JsonBody<CreateSession>,
 ) -> Answer<(StatusCode, Json<Created>)> {
     if app.stop.borrow().is_some() {
-        return Err(stopping());
+        return Err(about_to_stop().into());
     }
     let id = wanted.id.take().unwrap_or_else(new_id);
     let first = wanted.turn.take().map(Wish::check).transpose()?;
@@ -72,7 +72,9 @@ pub(super) async fn list(
             .await
             .map_err(internal)?
             .map_err(internal)?;
-        let ended = kept.iter().filter(|facts| !live.contains(&facts.created.id));
+        let ended = kept
+            .iter()
+            .filter(|facts| !live.contains(&facts.created.id) && !app.knows(&facts.created.id));
         sessions.extend(ended.map(|facts| start::info(facts, SessionState::Ended)));
     }
     sessions.sort_by(|a, b| b.created_at_ms.cmp(&a.created_at_ms).then(a.id.cmp(&b.id)));
@@ -107,6 +109,10 @@ pub(super) async fn close(
     let grace_ms = query.grace_ms.unwrap_or(CLOSE_GRACE_MS);
     match handle.ask(|reply| Request::Close { grace_ms, reply }).await {
         Ok(()) => {}
+        // Let go of before it was closed: the next node can close it.
+        Err(_) if *app.stop.borrow() == Some(StopSessions::Keep) => {
+            return Err(about_to_stop().into());
+        }
         // Somebody else closed it: what was asked for is so.
         Err(failure) if failure.code == ErrorCode::SessionEnded => {}
         Err(failure) => return Err(failure.into()),
@@ -135,8 +141,10 @@ pub(super) fn live(app: &App, session: String) -> Answer<Handle> {
 /// Why there is no live session of that id.
 fn not_live(app: &App, id: &SessionId) -> Refusal {
     let failure = match app.journal.session(id) {
-        Ok(Some(_)) => Failure::new(ErrorCode::SessionEnded, format!("session {id} has ended")),
-        Ok(None) => Failure::new(ErrorCode::SessionNotFound, format!("there is no session {id}")),
+        Ok(Some(_)) if !app.knows(id) => {
+            Failure::new(ErrorCode::SessionEnded, format!("session {id} has ended"))
+        }
+        Ok(_) => Failure::new(ErrorCode::SessionNotFound, format!("there is no session {id}")),
         Err(error) => return internal(error),
     };
     failure.into()
@@ -144,13 +152,9 @@ fn not_live(app: &App, id: &SessionId) -> Refusal {
 
 async fn ended(app: &App, id: &SessionId) -> Answer<Session> {
     match app.journal.session(id).map_err(internal)? {
-        Some(facts) => Ok(start::info(&facts, SessionState::Ended)),
-        None => Err(not_live(app, id)),
+        Some(facts) if !app.knows(id) => Ok(start::info(&facts, SessionState::Ended)),
+        _ => Err(not_live(app, id)),
     }
-}
-
-fn stopping() -> Refusal {
-    Failure::new(ErrorCode::ShuttingDown, "the node is about to stop").into()
 }
 
 /// A new session's name: short, and unlikely enough to be taken that a retry is never needed.

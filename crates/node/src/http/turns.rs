@@ -21,7 +21,7 @@ use super::reply::{Answer, bad_request, internal, session_id, turn_id};
 use super::sessions::live;
 use crate::failure::Failure;
 use crate::session::turns::{Snapshot, Turn as Known};
-use crate::session::view::Shown;
+use crate::session::view::{Shown, end_bytes};
 use crate::session::{Handle, Request, Submit, Until, Which};
 
 /// A turn to submit, checked.
@@ -285,7 +285,7 @@ fn from_journal(
     bytes: u64,
     budget: usize,
 ) -> Answer<Shown> {
-    let part = if bytes <= budget as u64 { budget } else { budget / 2 };
+    let part = if bytes <= budget as u64 { budget } else { end_bytes(budget) };
     let mut head = reader.output(range).map_err(internal)?.bytes;
     head.truncate(part);
     let tail = if bytes <= budget as u64 {

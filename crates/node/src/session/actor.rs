@@ -72,6 +72,8 @@ pub(super) struct Timers {
     pub grace: Option<(TurnNo, Instant)>,
     /// The keeper must have brought up a worker, or answered, by then.
     pub keeper: Option<Instant>,
+    /// The keeper must have seen the commands that replies wait for by then.
+    pub confirmation: Option<Instant>,
 }
 
 /// How the session is to be closed.
@@ -149,8 +151,9 @@ impl Actor {
             self.timers.grace = None;
             self.step(Event::GracePassed { turn });
         }
-        if self.timers.keeper.is_some_and(|at| at <= now) {
+        if self.timers.keeper().is_some_and(|at| at <= now) {
             self.timers.keeper = None;
+            self.timers.confirmation = None;
             self.lose_keeper("it did not answer in time");
         }
         self.commit();
@@ -170,7 +173,12 @@ impl Actor {
 impl Timers {
     fn next(&self) -> Option<Instant> {
         let turn = [self.deadline, self.grace].into_iter().flatten().map(|(_, at)| at);
-        turn.chain(self.keeper).min()
+        turn.chain(self.keeper()).min()
+    }
+
+    /// When the keeper is given up unless it has answered.
+    fn keeper(&self) -> Option<Instant> {
+        self.keeper.into_iter().chain(self.confirmation).min()
     }
 
     /// The turn is over: none of its timers matters.

@@ -14,6 +14,13 @@ use crate::clock::now_ms;
 /// recovering node ends those as lost.
 const OWED_MAX: usize = 512;
 
+/// Whether records are in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    Yes,
+    No,
+}
+
 /// What a full disk still owes the journal.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
@@ -26,8 +33,8 @@ impl Owed {
         self.records.is_empty() && self.dropped_bytes == 0
     }
 
-    fn keep(&mut self, records: Vec<NewEvent>) {
-        for record in records {
+    fn keep(&mut self, records: &mut Vec<NewEvent>) {
+        for record in records.drain(..) {
             match record.kind {
                 EventKind::Output { .. } => self.dropped_bytes += record.body.len() as u64,
                 EventKind::Display { .. } => {}
@@ -56,34 +63,37 @@ impl Actor {
         if self.records.is_empty() {
             return;
         }
-        let records = std::mem::take(&mut self.records);
-        if let Err(records) = self.try_write(records) {
-            self.owed.keep(records);
+        let mut records = std::mem::take(&mut self.records);
+        let written = self.try_write(&mut records);
+        if written == Written::No {
+            self.owed.keep(&mut records);
             self.stop_for_room();
         }
+        // Empty again: its room serves the next round.
+        self.records = records;
     }
 
-    /// Writes what is owed and then `records`, or gives `records` back.
-    pub(super) fn try_write(&mut self, records: Vec<NewEvent>) -> Result<(), Vec<NewEvent>> {
+    /// Writes what is owed and then `records`, which it leaves empty; or leaves them as they are.
+    pub(super) fn try_write(&mut self, records: &mut Vec<NewEvent>) -> Written {
         if !self.owed.is_empty() {
-            let owed = self.owed.take();
-            if let Err(owed) = self.append(owed) {
-                self.owed.keep(owed);
-                return Err(records);
+            let mut owed = self.owed.take();
+            if self.append(&mut owed) == Written::No {
+                self.owed.keep(&mut owed);
+                return Written::No;
             }
         }
         self.append(records)
     }
 
-    fn append(&mut self, records: Vec<NewEvent>) -> Result<(), Vec<NewEvent>> {
-        match self.log.append(records.clone()) {
-            Ok(_) => Ok(()),
+    fn append(&mut self, records: &mut Vec<NewEvent>) -> Written {
+        match self.log.append_from(records) {
+            Ok(_) => Written::Yes,
             Err(error) => {
                 self.context.metrics.append_failed();
                 if !matches!(error, AppendError::DiskFull { .. }) {
                     tracing::error!(session = %self.id, %error, "the journal cannot be written");
                 }
-                Err(records)
+                Written::No
             }
         }
     }
@@ -95,7 +105,8 @@ impl Actor {
             running.disk_full = true;
             tracing::warn!(session = %self.id, %turn, "the journal has no room; stopping the turn");
             self.step(Event::InterruptAsked { turn });
-            self.owed.keep(std::mem::take(&mut self.records));
+            let mut records = std::mem::take(&mut self.records);
+            self.owed.keep(&mut records);
         }
     }
 }

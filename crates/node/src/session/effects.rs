@@ -106,6 +106,7 @@ impl Actor {
             None => reported.error,
         };
         let receipt = match loss {
+            Loss::None if outcome == Outcome::TimedOut => Some(receipts::state_kept(&self.id)),
             Loss::None => None,
             Loss::State => Some(receipts::state_lost(&self.id)),
         };
@@ -165,6 +166,8 @@ impl Actor {
             Act::Input { turn, bytes, eof, reply } => {
                 let input = Command::TurnInput { turn, more: false, eof };
                 let command = self.link.command(input, bytes);
+                let patience = self.context.config.keeper_patience;
+                self.timers.confirmation.get_or_insert_with(|| Instant::now() + patience);
                 self.confirmations.push(super::actor::Confirmation { command, turn, reply });
             }
             Act::Restart => {

@@ -1,6 +1,8 @@
 //! What the keeper says: its answer to an attach, its events, its silence. Events that only carry
 //! bytes go to the journal as they are; those that move the session go through the lifecycle.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use windlass_journal::NewEvent;
 use windlass_lifecycle::link::Arrival;
@@ -93,6 +95,10 @@ impl Actor {
             return self.turn_done(turn, outcome, reported);
         }
         self.note(turn, &kind, &body);
+        if matches!(kind, EventKind::WorkerReady { .. }) {
+            // What a restart was waited for.
+            self.timers.keeper = None;
+        }
         let moved = lifecycle_event(turn, &kind);
         let waits = matches!(kind, EventKind::StdinWait { .. });
         self.records.push(NewEvent { at_ms: now_ms(), turn, link: Some(link), kind, body });
@@ -163,6 +169,7 @@ impl Actor {
 
     /// Answers those whose command the keeper has seen.
     fn confirm(&mut self) {
+        let waited = self.confirmations.len();
         let mut place = 0;
         while place < self.confirmations.len() {
             if self.link.half.is_seen(self.confirmations[place].command) {
@@ -171,6 +178,11 @@ impl Actor {
             } else {
                 place += 1;
             }
+        }
+        if self.confirmations.len() < waited {
+            let patience = self.context.config.keeper_patience;
+            let left = !self.confirmations.is_empty();
+            self.timers.confirmation = left.then(|| Instant::now() + patience);
         }
     }
 

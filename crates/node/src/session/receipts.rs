@@ -3,6 +3,13 @@
 use windlass_protocol::SessionId;
 use windlass_protocol::event::{EndReason, Receipt};
 
+/// A turn was stopped in time, and the session goes on as it was.
+pub(super) fn state_kept(session: &SessionId) -> Receipt {
+    let mut kept = kept(session);
+    kept.insert(0, "variables, imports and open files of the worker".into());
+    Receipt { kept, lost: Vec::new() }
+}
+
 /// A worker was lost, and the session goes on with a fresh one.
 pub(super) fn state_lost(session: &SessionId) -> Receipt {
     Receipt {

@@ -130,6 +130,10 @@ impl Actor {
     }
 
     fn release(&mut self, reply: Option<oneshot::Sender<()>>) {
+        // For whoever waits it is as if the wait had passed: the turn runs on.
+        for waiter in std::mem::take(&mut self.waiters) {
+            answer(waiter.reply, self.snapshot(waiter.turn));
+        }
         self.link.acknowledge_all();
         let _ = self.link.flush();
         self.context.forget(&self.id);

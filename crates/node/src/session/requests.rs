@@ -6,6 +6,7 @@ use windlass_protocol::api::TurnState;
 use windlass_protocol::{ErrorCode, TurnId, TurnNo};
 
 use super::actor::{Actor, Closing, Leave, WAITERS_MAX, Waiter};
+use super::disk::Written;
 use super::effects::Act;
 use super::turns::{Snapshot, Turn};
 use super::{Reply, Request, Submit, Until, Which};
@@ -78,8 +79,11 @@ impl Actor {
             }
             self.plan(effect);
         }
-        let records = std::mem::take(&mut self.records);
-        if self.try_write(records).is_err() {
+        let mut records = std::mem::take(&mut self.records);
+        let written = self.try_write(&mut records);
+        records.clear();
+        self.records = records;
+        if written == Written::No {
             self.machine = before;
             self.acts.clear();
             self.turns.remove(number);

@@ -141,8 +141,12 @@ impl Turns {
         self.by_number.get_mut(&number)
     }
 
+    /// The turn of that id. Chosen ids are never plain numbers, so a number is every turn's second
+    /// name.
     pub fn number(&self, id: &TurnId) -> Option<TurnNo> {
-        self.by_id.get(id).copied()
+        let by_number = || id.as_str().parse().ok().map(TurnNo);
+        let found = self.by_id.get(id).copied().or_else(by_number)?;
+        self.by_number.contains_key(&found).then_some(found)
     }
 
     /// The turn ended: it stays at hand until enough others have.

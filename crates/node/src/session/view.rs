@@ -10,6 +10,16 @@ use windlass_protocol::api::OutputView;
 /// Bytes kept of a turn's first output, and as many of its last.
 pub(crate) const KEPT_BYTES: usize = 8 * 1024;
 
+/// What the marker between head and tail takes of a budget, and the characters that the cuts go
+/// through. A budget under twice this keeps half of itself for output, and only then the marker
+/// goes over it.
+const MARKER_BYTES_MAX: usize = 256;
+
+/// How much of each end fits a budget that cannot hold all.
+pub(crate) fn end_bytes(budget: usize) -> usize {
+    (budget - MARKER_BYTES_MAX.min(budget / 2)) / 2
+}
+
 /// The head and tail of a turn's output so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ends {
@@ -48,7 +58,7 @@ impl Ends {
             all.extend(&self.tail);
             return Some(Shown { head: all.into(), tail: Bytes::new(), bytes: self.bytes });
         }
-        let half = budget / 2;
+        let half = end_bytes(budget);
         if half > KEPT_BYTES {
             return None;
         }
@@ -130,6 +140,8 @@ mod tests {
         for budget in [0, 1, 2, 7, KEPT_BYTES, 2 * KEPT_BYTES] {
             for bytes in [&long[..], &long[..10], &long[..KEPT_BYTES + 5]] {
                 let shown = ends(&[bytes]).shown(budget).unwrap();
+                let reply = shown.to_view(&"s".repeat(64), u64::MAX / 2).text.len();
+                assert!(reply <= budget.max(2 * MARKER_BYTES_MAX), "{budget} {}", bytes.len());
                 assert!(shown.head.len() + shown.tail.len() <= budget, "{budget} {}", bytes.len());
                 assert_eq!(shown.bytes, bytes.len() as u64);
             }
@@ -142,8 +154,8 @@ mod tests {
         let mut pieces = Ends::default();
         all.chunks(777).for_each(|chunk| pieces.push(chunk));
         let shown = pieces.shown(1000).unwrap();
-        assert_eq!(shown.head, all[..500]);
-        assert_eq!(shown.tail, all[all.len() - 500..]);
+        assert_eq!(shown.head, all[..372]);
+        assert_eq!(shown.tail, all[all.len() - 372..]);
         assert!(pieces.shown(100_000).is_none(), "more than is kept is read from the journal");
     }
 

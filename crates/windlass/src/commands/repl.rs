@@ -10,7 +10,7 @@ use rustyline::history::FileHistory;
 use rustyline::{Config, Editor};
 use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::SessionId;
-use windlass_protocol::api::{CloseQuery, SubmitTurn};
+use windlass_protocol::api::SubmitTurn;
 
 use crate::answers::{Answers, Echo};
 use crate::commands::run::create_here;
@@ -85,7 +85,7 @@ async fn leave(
             "session {session} stays; come back with: windlass repl --session {session}"
         ))?;
     } else {
-        client.close_session(session, CloseQuery::default()).await?;
+        node_access::close(client, session).await?;
         terminal.note(&format!("session {session} is closed (--keep would have kept it)"))?;
     }
     Ok(ExitCode::SUCCESS)

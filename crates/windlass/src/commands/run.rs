@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::SessionId;
-use windlass_protocol::api::{CloseQuery, CreateSession, Session, SubmitTurn};
+use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
 
 use crate::answers::Answers;
 use crate::follow::{CtrlC, Followed, Follower, Person};
@@ -136,7 +136,7 @@ async fn finish(
             "session {session} stays; go on with: windlass repl --session {session}"
         ))?;
     } else if args.session.is_none() {
-        client.close_session(session, CloseQuery::default()).await?;
+        node_access::close(client, session).await?;
     }
     Ok(exit::code(outcome))
 }

@@ -1,0 +1,113 @@
+//! A program that tries everything to outlive its session, and how to find what is left of it.
+//! Starts nothing by itself: a test gives it to a session as a turn.
+
+use std::time::{Duration, Instant};
+
+use crate::processes;
+
+/// Python for one turn: when it returns, [`ESCAPES`] processes run that no signal but SIGKILL ends
+/// and that the worker no longer knows.
+pub const ESCAPE: &str = r#"
+import ctypes, os, signal, subprocess, sys, time
+
+def stay():
+    while True:
+        time.sleep(600)
+
+def daemon(body):
+    """The classic double fork, deaf to every polite signal."""
+    told, tell = os.pipe()
+    first = os.fork()
+    if first == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                for name in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+                    signal.signal(name, signal.SIG_IGN)
+                os.close(told)
+                body(tell)
+        finally:
+            os._exit(0)
+    os.close(tell)
+    os.waitpid(first, 0)
+    assert os.read(told, 1) == b"x", "the daemon did not come up"
+    os.close(told)
+
+def silent(tell):
+    os.write(tell, b"x")
+    os.closerange(0, 256)
+    stay()
+
+def stopped(tell):
+    os.write(tell, b"x")
+    os.kill(os.getpid(), signal.SIGSTOP)
+    stay()
+
+def reaper(tell):
+    PR_SET_CHILD_SUBREAPER = 36
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    daemon(silent)
+    os.write(tell, b"x")
+    stay()
+
+def hopper(tell):
+    """Never the same process for long."""
+    os.write(tell, b"x")
+    while True:
+        if os.fork():
+            os._exit(0)
+        time.sleep(0.02)
+
+mark = os.environ["WINDLASS_TEST_MARK"]
+subprocess.Popen(["sleep", "600"])
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+subprocess.run("nohup sleep 600 >/dev/null 2>&1 &", shell=True, check=True)
+subprocess.Popen(["env", "-i", sys.executable, "-c", "import time; time.sleep(600)", mark])
+for body in (silent, stopped, reaper, hopper):
+    daemon(body)
+"#;
+
+/// Processes that [`ESCAPE`] leaves.
+pub const ESCAPES: usize = 9;
+
+/// The variable of a session's environment that marks everything started in it.
+pub const MARK_VARIABLE: &str = "WINDLASS_TEST_MARK";
+
+/// A mark that no other session has.
+#[derive(Debug, Clone)]
+pub struct Mark(String);
+
+impl Mark {
+    pub fn new(name: &str) -> Self {
+        let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let at = at.map_or(0, |since| since.as_nanos());
+        Self(format!("windlass-mark-{name}-{}-{at}", std::process::id()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whatever runs with the mark in its environment or arguments.
+    pub fn alive(&self) -> Vec<u32> {
+        processes::all()
+            .into_iter()
+            .map(|process| process.pid)
+            .filter(|pid| processes::mentions(*pid, self.0.as_bytes()))
+            .collect()
+    }
+
+    /// Waits until nothing with the mark runs, up to `deadline`; what is left then.
+    pub fn left_at(&self, deadline: Instant) -> Vec<u32> {
+        loop {
+            let alive = self.alive();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if alive.is_empty() || left == Duration::ZERO {
+                return alive;
+            }
+            for pid in alive {
+                processes::wait_gone(pid, deadline.saturating_duration_since(Instant::now()));
+            }
+        }
+    }
+}

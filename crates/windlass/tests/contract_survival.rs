@@ -1,0 +1,341 @@
+//! The contract's lines on survival that are about processes, 27 to 30: a node that is killed or
+//! replaced loses nothing, a keeper's end is everything's end, and nobody outlives a node for long.
+//! What the disk can do to a session is in `contract_disk`.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use windlass_client::protocol::api::{
+    CreateSession, EventItem, OutputQuery, SessionState, StopSessions, SubmitTurn, TurnQuery,
+    TurnState,
+};
+use windlass_client::protocol::event::EndReason;
+use windlass_client::protocol::link::Hold;
+use windlass_client::protocol::{ErrorCode, EventKind, Outcome, Seq, SessionId, Stream, TurnId};
+use windlass_client::{Client, ClientError};
+use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, Mark};
+use windlass_testkit::{
+    PATIENCE, TestNode, all_events, named_turn, processes, run, run_ok, turn_ended, within,
+};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
+
+/// Kills in line 27; `WINDLASS_CONTRACT_KILLS` names another number.
+const KILLS: u64 = 50;
+
+/// Restarts in line 28.
+const UPGRADES: u64 = 5;
+
+#[tokio::test]
+async fn contract_27_a_node_killed_in_a_turn_loses_doubles_and_reorders_nothing() {
+    let kills = number_from_env("WINDLASS_CONTRACT_KILLS").unwrap_or(KILLS);
+    let mut random = Random::seeded();
+    let mut node = TestNode::start(PROGRAM).await.unwrap();
+    let mut printing = Printing::start(node.client().await.unwrap(), &node).await;
+    for kill in 0..kills {
+        // Every other kill comes so early that the new node has hardly attached. The moment is
+        // the test's subject; nothing is waited for.
+        let most_us = if kill % 2 == 0 { 2_000 } else { 40_000 };
+        tokio::time::sleep(Duration::from_micros(random.below(most_us))).await;
+        node.restart().await.unwrap();
+        // Not all of them before the first line after the first: that would kill no printing.
+        if kill % 10 == 9 {
+            printing.prints_on().await;
+        }
+    }
+    printing.finish_and_check().await;
+}
+
+#[tokio::test]
+async fn contract_28_an_upgrade_of_the_node_is_no_error_to_a_client_that_polls() {
+    let mut node = TestNode::start(PROGRAM).await.unwrap();
+    let mut printing = Printing::start(node.client().await.unwrap(), &node).await;
+    for _ in 0..UPGRADES {
+        node.stop(StopSessions::Keep).await.unwrap();
+        node.restart().await.unwrap();
+        printing.prints_on().await;
+    }
+    printing.finish_and_check().await;
+}
+
+#[tokio::test]
+async fn contract_28_a_client_that_may_start_a_node_does_so_after_the_old_one_went() {
+    let mut node = TestNode::start(PROGRAM).await.unwrap();
+    let old = node.pid();
+    let client = node.starting_client().await.unwrap();
+    let mut printing = Printing::start(client.clone(), &node).await;
+    node.stop(StopSessions::Keep).await.unwrap();
+    printing.prints_on().await;
+    assert_ne!(within(PATIENCE, client.node_status()).await.unwrap().pid, old);
+    printing.finish_and_check().await;
+}
+
+#[tokio::test]
+async fn contract_29_a_killed_keeper_ends_all_below_it_in_a_pid_namespace() {
+    a_killed_keeper_ends_all_below_it("auto", Hold::PidNamespace).await;
+}
+
+#[tokio::test]
+async fn contract_29_a_killed_keeper_ends_all_below_it_as_a_subreaper() {
+    a_killed_keeper_ends_all_below_it("subreaper", Hold::Subreaper).await;
+}
+
+async fn a_killed_keeper_ends_all_below_it(hold: &str, wanted: Hold) {
+    let node = TestNode::builder(PROGRAM).arg("--hold").arg(hold).start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let neighbour = node.session(&client).await.unwrap().id;
+    run_ok(&client, &neighbour, "x = 40").await;
+    let Some((session, mark)) = escaping_session(&client, wanted).await else { return };
+    let running = named_turn("lost", "print('on', flush=True)\nstay()");
+    client.submit_turn(&session, &running).await.unwrap();
+    let waiting = client.submit_turn(&session, &named_turn("never", "1")).await.unwrap();
+    assert_eq!(waiting.state, TurnState::Waiting);
+    printed(&client, &session, "on").await;
+    let keeper = client.session(&session).await.unwrap().keeper_pid.unwrap();
+
+    processes::kill(keeper);
+    let killed = Instant::now();
+    let left = tokio::task::spawn_blocking(move || mark.left_at(killed + Duration::from_secs(1)));
+    let lost = turn_ended(&client, &session, running.id.as_ref().unwrap(), PATIENCE).await.unwrap();
+    let left = left.await.unwrap();
+    assert_eq!(left, [0; 0], "these live 1 s after their keeper's death");
+
+    assert_eq!(lost.outcome, Some(Outcome::Lost), "{lost:?}");
+    let error = lost.error.unwrap();
+    assert_eq!(error.code, Some(ErrorCode::KeeperLost), "{error:?}");
+    assert!(error.message.contains("create a new session"), "no remedy: {error:?}");
+    assert!(!lost.receipt.unwrap().lost.is_empty());
+    let never = turn_ended(&client, &session, &waiting.id, PATIENCE).await.unwrap();
+    assert_ne!(never.outcome, Some(Outcome::Ok), "it ran after the loss");
+    let ended = client.session(&session).await.unwrap();
+    assert_eq!(ended.state, SessionState::Ended);
+    let ended = ended.ended.unwrap();
+    assert_eq!(ended.reason, EndReason::KeeperLost);
+    assert!(!ended.receipt.unwrap().kept.is_empty());
+    assert_eq!(run_ok(&client, &neighbour, "x + 2").await, "42\n");
+}
+
+#[tokio::test]
+async fn contract_30_a_node_that_stays_away_leaves_nothing_behind() {
+    for (hold, wanted) in [("auto", Hold::PidNamespace), ("subreaper", Hold::Subreaper)] {
+        let builder = TestNode::builder(PROGRAM).arg("--hold").arg(hold);
+        let mut node = builder.arg("--node-grace").arg("1s").start().await.unwrap();
+        let client = node.client().await.unwrap();
+        let Some((session, mark)) = escaping_session(&client, wanted).await else { continue };
+        client.submit_turn(&session, &named_turn("cut", "stay()")).await.unwrap();
+        let below = processes::below(node.pid());
+        let gone = Instant::now();
+        node.kill9();
+        assert!(mark.alive().len() > ESCAPES, "they did not wait for the next node");
+        assert_eq!(mark.left_at(gone + PATIENCE), [0; 0]);
+        assert!(gone.elapsed() >= Duration::from_secs(1), "the grace was cut short");
+        // The keeper, and the guard above it where there is one.
+        for pid in below {
+            assert!(processes::wait_gone(pid, PATIENCE), "process {pid} is left");
+        }
+        let sockets = std::fs::read_dir(node.dirs().runtime.join("k")).unwrap().count();
+        assert_eq!(sockets, 0, "a keeper's socket is left");
+
+        node.restart().await.unwrap();
+        let ended = client.session(&session).await.unwrap();
+        assert_eq!(ended.state, SessionState::Ended);
+        let cut = turn_ended(&client, &session, &TurnId::chosen("cut").unwrap(), PATIENCE).await;
+        assert_eq!(cut.unwrap().outcome, Some(Outcome::Lost));
+    }
+}
+
+/// A session that left [`ESCAPES`] processes behind its worker, and their mark. `None` where this
+/// machine refuses the wanted way of holding them.
+async fn escaping_session(client: &Client, wanted: Hold) -> Option<(SessionId, Mark)> {
+    let mark = Mark::new("survival");
+    let mut create: CreateSession = TestNode::create();
+    create.env.insert(MARK_VARIABLE.to_owned(), mark.as_str().to_owned());
+    let session = within(PATIENCE, client.create_session(&create)).await.unwrap().session.id;
+    let turn = run(client, &session, ESCAPE).await;
+    assert_eq!(turn.outcome, Some(Outcome::Ok), "{turn:?}");
+    let hold = client.session(&session).await.unwrap().hold.unwrap();
+    if hold != wanted {
+        eprintln!("skipped: this machine refuses {wanted:?} and gives {hold:?}");
+        return None;
+    }
+    let alive = mark.alive().len();
+    assert!(alive > ESCAPES, "only {alive} processes run: the worker and {ESCAPES} should");
+    Some((session, mark))
+}
+
+/// Waits until the session has printed `text` as one event's beginning.
+async fn printed(client: &Client, session: &SessionId, text: &str) {
+    windlass_testkit::wait_for_event(client, session, Seq(0), PATIENCE, |item| {
+        item.text.as_deref().is_some_and(|said| said.starts_with(text))
+            && matches!(item.event.kind, EventKind::Output { stream: Stream::Stdout, .. })
+    })
+    .await
+    .unwrap();
+}
+
+/// A turn that prints numbered lines until it is told to stop, and everybody who watches it.
+struct Printing {
+    client: Client,
+    session: SessionId,
+    turn: TurnId,
+    stop_file: PathBuf,
+    /// What a follower of the events has seen, told after each of them.
+    seen: watch::Receiver<u64>,
+    follower: JoinHandle<Result<Vec<EventItem>, ClientError>>,
+    poller: JoinHandle<Result<(), ClientError>>,
+}
+
+impl Printing {
+    async fn start(client: Client, node: &TestNode) -> Self {
+        let session = node.session(&client).await.unwrap();
+        let before = "kept = {'a': [1, 2, 3]}\nimport threading\nlock = threading.Lock()";
+        run_ok(&client, &session.id, before).await;
+        let stop_file = PathBuf::from(&session.workspace).join("stop");
+        let code = "import os, time\n\
+                    count = 0\n\
+                    while not os.path.exists('stop'):\n\
+                    \x20   for _ in range(20):\n\
+                    \x20       print(f'line {count}')\n\
+                    \x20       count += 1\n\
+                    \x20   time.sleep(0.001)\n\
+                    print(f'{count} in all')\n";
+        let submit = SubmitTurn { wait_ms: 0, ..named_turn("printing", code) };
+        let turn = client.submit_turn(&session.id, &submit).await.unwrap().id;
+        let (tell, seen) = watch::channel(0);
+        let follower = tokio::spawn(follow(client.clone(), session.id.clone(), tell));
+        let poller = tokio::spawn(poll(client.clone(), session.id.clone(), turn.clone()));
+        let mut printing =
+            Self { client, session: session.id, turn, stop_file, seen, follower, poller };
+        printing.prints_on().await;
+        printing
+    }
+
+    /// Waits until the follower has seen events that were not there before.
+    async fn prints_on(&mut self) {
+        let now = within(PATIENCE, self.client.session(&self.session)).await.unwrap().seq.0;
+        within(PATIENCE, self.seen.wait_for(|seen| *seen > now)).await.unwrap();
+    }
+
+    async fn finish_and_check(self) {
+        std::fs::write(&self.stop_file, "").unwrap();
+        let turn = turn_ended(&self.client, &self.session, &self.turn, PATIENCE).await.unwrap();
+        assert_eq!(turn.outcome, Some(Outcome::Ok), "{turn:?}");
+        within(PATIENCE, self.poller).await.unwrap().unwrap();
+
+        let output = whole_output(&self.client, &self.session, &self.turn).await;
+        check_lines(&output);
+        let events = all_events(&self.client, &self.session).await;
+        check_events(&events, &output);
+        let followed = within(PATIENCE, self.follower).await.unwrap().unwrap();
+        assert_eq!(followed[..], events[..followed.len()], "the stream told it otherwise");
+        let last = followed.last().map(|item| &item.event.kind);
+        assert!(matches!(last, Some(EventKind::TurnEnded { .. })), "{last:?}");
+
+        let kept = run_ok(&self.client, &self.session, "kept['a'], lock.locked(), count").await;
+        let lines = output.split(|byte| *byte == b'\n').count() - 2;
+        assert_eq!(kept, format!("([1, 2, 3], False, {lines})\n"));
+    }
+}
+
+/// Follows the events until the second turn ends.
+async fn follow(
+    client: Client,
+    session: SessionId,
+    tell: watch::Sender<u64>,
+) -> Result<Vec<EventItem>, ClientError> {
+    let mut events = client.events(&session, Seq(0));
+    let mut seen = Vec::new();
+    let mut ended = 0;
+    while ended < 2
+        && let Some(item) = events.next().await?
+    {
+        ended += usize::from(matches!(item.event.kind, EventKind::TurnEnded { .. }));
+        tell.send_replace(item.event.seq.0);
+        seen.push(item);
+    }
+    Ok(seen)
+}
+
+/// Polls the turn until it ends: what a client does that was promised no error.
+async fn poll(client: Client, session: SessionId, turn: TurnId) -> Result<(), ClientError> {
+    let query = TurnQuery { wait_ms: 20, output_bytes_max: Some(64) };
+    while client.turn(&session, &turn, query).await?.state != TurnState::Ended {}
+    Ok(())
+}
+
+async fn whole_output(client: &Client, session: &SessionId, turn: &TurnId) -> Vec<u8> {
+    let mut whole = Vec::new();
+    loop {
+        let from = Some(whole.len() as u64);
+        let query = OutputQuery { turn: Some(turn.to_string()), from, ..OutputQuery::default() };
+        let part = within(PATIENCE, client.output(session, &query)).await.unwrap();
+        assert_eq!(part.dropped, 0);
+        whole.extend_from_slice(&part.bytes);
+        if part.bytes.is_empty() {
+            assert_eq!(part.total, whole.len() as u64);
+            return whole;
+        }
+    }
+}
+
+/// Every line once and in order, and the count that the code itself had at the end.
+fn check_lines(output: &[u8]) {
+    let text = std::str::from_utf8(output).unwrap();
+    let mut count = 0;
+    for line in text.lines() {
+        if line == format!("line {count}") {
+            count += 1;
+        } else {
+            assert_eq!(line, format!("{count} in all"), "after {count} lines");
+        }
+    }
+    assert!(text.ends_with(&format!("\n{count} in all\n")), "the end is missing after {count}");
+}
+
+/// Numbers without a gap on both counts, one end, and the same bytes as the output has.
+fn check_events(events: &[EventItem], output: &[u8]) {
+    let mut link = 0;
+    let mut text = String::new();
+    let mut ends = 0;
+    for (place, item) in events.iter().enumerate() {
+        assert_eq!(item.event.seq.0, place as u64 + 1);
+        if let Some(number) = item.event.link {
+            assert_eq!(number.0, link + 1, "an event of the keeper's is missing or doubled");
+            link = number.0;
+        }
+        match item.event.kind {
+            EventKind::Output { .. } => text.push_str(item.text.as_deref().unwrap()),
+            EventKind::TurnEnded { .. } => ends += 1,
+            _ => {}
+        }
+    }
+    assert_eq!(ends, 2);
+    assert!(text.as_bytes() == output, "the events' bytes are not the output's");
+}
+
+fn number_from_env(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+/// A small generator (splitmix64), so that a failed run can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn seeded() -> Self {
+        let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let seed = number_from_env("WINDLASS_CONTRACT_SEED").unwrap_or_else(clock);
+        eprintln!("WINDLASS_CONTRACT_SEED={seed} repeats the moments of this run");
+        Self(seed)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+}

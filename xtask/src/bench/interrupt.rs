@@ -1,0 +1,59 @@
+//! `interrupt_sleep` and `interrupt_busy`: from a client's interrupt, while another call waits for
+//! the turn, to that call's answer that the turn was interrupted.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use windlass_client::protocol::Seq;
+use windlass_protocol::api::SubmitTurn;
+use windlass_protocol::event::EventKind;
+use windlass_protocol::{Outcome, SessionId};
+use windlass_testkit::{turn_ended, wait_for_event};
+
+use super::Plan;
+use super::figure::Figure;
+use super::node::{Bench, block_on};
+
+const ROUNDS: usize = 100;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+    let kinds = [
+        ("interrupt_sleep", "import time; print('go'); time.sleep(60)"),
+        ("interrupt_busy", "print('go')\nwhile True: pass"),
+    ];
+    block_on(async {
+        let bench = Bench::start().await?;
+        let session = bench.session().await?;
+        let mut figures = Vec::new();
+        for (name, code) in kinds {
+            let mut times = Vec::new();
+            for _ in 0..plan.rounds(ROUNDS) {
+                times.push(one(&bench, &session, code).await?);
+            }
+            figures.push(Figure::of_times(name, &times));
+        }
+        Ok(figures)
+    })
+}
+
+async fn one(bench: &Bench, session: &SessionId, code: &str) -> Result<Duration> {
+    let before = bench.client.session(session).await?.seq;
+    let submit = SubmitTurn { code: code.to_owned(), ..SubmitTurn::default() };
+    let turn = bench.client.submit_turn(session, &submit).await?;
+    // Interrupted only once it has printed: then it sleeps or spins.
+    wait_for_event(&bench.client, session, Seq(before.0), PATIENCE, |item| {
+        item.event.turn == Some(turn.number) && matches!(item.event.kind, EventKind::Output { .. })
+    })
+    .await?;
+    let started = Instant::now();
+    let (asked, ended) = tokio::join!(
+        bench.client.interrupt_turn(session, &turn.id),
+        turn_ended(&bench.client, session, &turn.id, PATIENCE),
+    );
+    let took = started.elapsed();
+    asked?;
+    let outcome = ended?.outcome;
+    ensure!(outcome == Some(Outcome::Interrupted), "the turn ended as {outcome:?}");
+    Ok(took)
+}

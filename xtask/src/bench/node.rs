@@ -1,0 +1,71 @@
+//! A node to measure: the release build, in directories of its own, with a session on the
+//! measurements' Python.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use windlass_client::Client;
+use windlass_protocol::SessionId;
+use windlass_protocol::api::{CreateSession, SubmitTurn, Turn};
+use windlass_testkit::TestNode;
+
+use super::python;
+
+/// How long one reply may wait.
+const WAIT_MS: u64 = 60_000;
+
+/// Builds the release binary, if it is not built, and says where it is.
+pub fn program() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--release", "--quiet", "--package", "windlass"])
+        .status()
+        .context("cannot run cargo")?;
+    ensure!(built.success(), "the release build failed");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
+        PathBuf::from,
+    );
+    let program = target.join("release/windlass");
+    program.canonicalize().with_context(|| format!("no {}", program.display()))
+}
+
+/// A node with one client.
+pub struct Bench {
+    pub node: TestNode,
+    pub client: Client,
+}
+
+impl Bench {
+    pub async fn start() -> Result<Self> {
+        let node = TestNode::start(program()?).await?;
+        let client = node.client().await?;
+        Ok(Self { node, client })
+    }
+
+    pub async fn session(&self) -> Result<SessionId> {
+        let created = self.client.create_session(&create()).await?;
+        self.run(&created.session.id, "None").await?;
+        Ok(created.session.id)
+    }
+
+    /// Runs code to its end.
+    pub async fn run(&self, session: &SessionId, code: &str) -> Result<Turn> {
+        Ok(self.client.submit_turn(session, &turn(code)).await?)
+    }
+}
+
+pub fn create() -> CreateSession {
+    let interpreter = python::path().to_string_lossy().into_owned();
+    CreateSession { interpreter: Some(interpreter), ..CreateSession::default() }
+}
+
+pub fn turn(code: &str) -> SubmitTurn {
+    SubmitTurn { code: code.to_owned(), wait_ms: WAIT_MS, ..SubmitTurn::default() }
+}
+
+/// Runs a measurement on a runtime like the clients have: one thread.
+pub fn block_on<T>(measurement: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measurement)
+}

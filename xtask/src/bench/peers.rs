@@ -1,0 +1,58 @@
+//! The same things measured with Jupyter (jupyter_client and ipykernel from PyPI, in a virtual
+//! environment below the target directory), beside the bare pipe of this run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::figure::Figure;
+use super::{Plan, python};
+
+/// Prints one JSON object: lists of milliseconds by figure, and mebibytes.
+const SCRIPT: &str = include_str!("jupyter.py");
+
+const ROUNDS: usize = 300;
+
+#[derive(Debug, Deserialize)]
+struct Measured {
+    warm_turn: Vec<f64>,
+    first_answer: Vec<f64>,
+    interrupt_sleep: Vec<f64>,
+    session_mib: Vec<f64>,
+}
+
+pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+    let venv = prepare()?;
+    let output = Command::new(venv.join("bin/python"))
+        .args(["-c", SCRIPT, &plan.rounds(ROUNDS).to_string()])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", &venv)
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the Jupyter measurement failed: {said}");
+    let measured: Measured = serde_json::from_slice(&output.stdout).context("no figures")?;
+    Ok(vec![
+        Figure::of("jupyter_warm_turn", "ms", &measured.warm_turn),
+        Figure::of("jupyter_first_answer", "ms", &measured.first_answer),
+        Figure::of("jupyter_interrupt_sleep", "ms", &measured.interrupt_sleep),
+        Figure::of("jupyter_session_mib", "MiB", &measured.session_mib),
+    ])
+}
+
+/// The environment with the peers, made once.
+fn prepare() -> Result<PathBuf> {
+    let venv = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench-peers")).to_owned();
+    if !venv.join("bin/jupyter").exists() {
+        let made = python::command().args(["-m", "venv"]).arg(&venv).status()?;
+        ensure!(made.success(), "cannot make a virtual environment");
+        // With the machine's settings: pip must find its packages.
+        let installed = Command::new(venv.join("bin/python"))
+            .args(["-m", "pip", "install", "--quiet", "jupyter_client", "ipykernel"])
+            .status()?;
+        ensure!(installed.success(), "cannot install jupyter_client and ipykernel");
+    }
+    Ok(venv)
+}

@@ -1,0 +1,92 @@
+//! `kill_recovery`: from SIGKILL of the node in the middle of a printing turn until a new node
+//! answers for that turn. `kill_lost_bytes`: bytes of its output that were lost, doubled or out of
+//! place after all the kills.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use windlass_protocol::Outcome;
+use windlass_protocol::api::{OutputQuery, SubmitTurn, TurnQuery};
+use windlass_testkit::turn_ended;
+
+use super::Plan;
+use super::figure::Figure;
+use super::node::{Bench, block_on};
+
+const KILLS: usize = 50;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The longest time between two kills.
+const PAUSE_MAX_MS: u64 = 60;
+
+pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+    block_on(async {
+        let kills = plan.rounds(KILLS);
+        let mut bench = Bench::start().await?;
+        let session = bench.session().await?;
+        // It prints until a file tells it to stop, so that every kill hits it printing.
+        let stop = bench.node.base().join("stop");
+        let code = format!(
+            "import os\nn = 0\nwhile not os.path.exists({:?}):\n    print('line', n)\n    n += 1\nn",
+            stop.display().to_string()
+        );
+        let submit = SubmitTurn { code, ..SubmitTurn::default() };
+        let turn = bench.client.submit_turn(&session, &submit).await?;
+        let mut times = Vec::new();
+        let mut random = Random(std::process::id().into());
+        for _ in 0..kills {
+            let pause = random.next() % PAUSE_MAX_MS;
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            let started = Instant::now();
+            bench.node.kill9();
+            bench.node.restart().await?;
+            bench.client = bench.node.client().await?;
+            bench.client.turn(&session, &turn.id, TurnQuery::default()).await?;
+            times.push(started.elapsed());
+        }
+        std::fs::write(&stop, "")?;
+        let ended = turn_ended(&bench.client, &session, &turn.id, PATIENCE).await?;
+        ensure!(ended.outcome == Some(Outcome::Ok), "the turn ended as {:?}", ended.outcome);
+        let wrong = wrong_bytes(&bench, &session, &turn.id.to_string()).await?;
+        let mut lost = Figure::of("kill_lost_bytes", "bytes", &[wrong]);
+        lost.n = kills;
+        Ok(vec![Figure::of_times("kill_recovery", &times), lost])
+    })
+}
+
+/// How many bytes of the output differ from what was printed.
+async fn wrong_bytes(
+    bench: &Bench,
+    session: &windlass_protocol::SessionId,
+    turn: &str,
+) -> Result<f64> {
+    let mut all = Vec::new();
+    loop {
+        let query = OutputQuery {
+            turn: Some(turn.to_owned()),
+            from: Some(all.len() as u64),
+            ..OutputQuery::default()
+        };
+        let part = bench.client.output(session, &query).await?;
+        if part.bytes.is_empty() {
+            break;
+        }
+        all.extend_from_slice(&part.bytes);
+    }
+    let text = String::from_utf8(all).context("the output is not text")?;
+    let count: u64 = text.lines().last().context("no output")?.parse()?;
+    let mut expected: String = (0..count).map(|n| format!("line {n}\n")).collect();
+    expected.push_str(&format!("{count}\n"));
+    let differing = text.bytes().zip(expected.bytes()).filter(|(a, b)| a != b).count();
+    Ok((differing + text.len().abs_diff(expected.len())) as f64)
+}
+
+/// A small generator: which moments are hit differs from run to run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+}
