@@ -5,7 +5,9 @@ use bytes::Bytes;
 use windlass_protocol::event::{EventKind, TurnError};
 use windlass_protocol::frame::Frame;
 use windlass_protocol::limits::MESSAGE_BYTES_MAX;
-use windlass_protocol::worker::{FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome};
+use windlass_protocol::worker::{
+    FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome, unknown_fields,
+};
 use windlass_protocol::{Stream, TurnNo};
 
 use crate::input::{Given, HeldInput};
@@ -16,7 +18,7 @@ use crate::usage::Mark;
 #[derive(Debug, Default)]
 pub(crate) struct Running {
     turn: Option<Flight>,
-    /// Messages that were not understood or came for another turn, not reported yet.
+    /// Messages and fields that were not understood or came for another turn, not reported yet.
     dropped: u64,
 }
 
@@ -94,7 +96,10 @@ impl Keeper {
             let Some(worker) = self.worker() else { return };
             let parsed = match worker.next_frame() {
                 Ok(None) => return,
-                Ok(Some(frame)) => parse(frame),
+                Ok(Some(frame)) => {
+                    self.running.dropped += unknown_fields(&frame.header);
+                    parse(frame)
+                }
                 Err(error) => Err(error.to_string()),
             };
             let taken = match parsed {

@@ -1,7 +1,10 @@
 //! The worker protocol, version 1: what keeper and worker say to each other. `docs/protocol.md`
 //! describes it for whoever writes a worker; this module is what the keeper does.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::{Outcome, Stream, TurnNo};
@@ -101,6 +104,59 @@ pub enum FromWorker {
     Unknown,
 }
 
+/// Every field that some message of a worker has.
+const FIELDS: [&str; 18] = [
+    "kind",
+    "turn",
+    "stream",
+    "background",
+    "outcome",
+    "error",
+    "mime",
+    "id",
+    "update",
+    "more",
+    "prompt",
+    "secret",
+    "call",
+    "name",
+    "reason",
+    "protocol",
+    "worker",
+    "capabilities",
+];
+
+/// How many fields of a worker's header this release does not know: they are passed over, and
+/// counted. 0 for what is no JSON object.
+pub fn unknown_fields(header: &[u8]) -> u64 {
+    serde_json::from_slice::<UnknownFields>(header).map_or(0, |unknown| unknown.0)
+}
+
+struct UnknownFields(u64);
+
+impl<'de> Deserialize<'de> for UnknownFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Count;
+        impl<'de> Visitor<'de> for Count {
+            type Value = u64;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<u64, A::Error> {
+                let mut unknown = 0;
+                while let Some(name) = map.next_key::<Cow<'_, str>>()? {
+                    map.next_value::<IgnoredAny>()?;
+                    unknown += u64::from(!FIELDS.contains(&name.as_ref()));
+                }
+                Ok(unknown)
+            }
+        }
+        deserializer.deserialize_map(Count).map(Self)
+    }
+}
+
 /// The outcomes that a worker itself can know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -129,4 +185,36 @@ pub struct WorkerError {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_field_of_every_message_is_known_and_no_other() {
+        let schema = serde_json::to_value(schemars::schema_for!(FromWorker)).unwrap();
+        let messages = schema["oneOf"].as_array().unwrap();
+        let fields: BTreeSet<&str> = messages
+            .iter()
+            .filter_map(|message| message["properties"].as_object())
+            .flat_map(|properties| properties.keys().map(String::as_str))
+            .collect();
+        assert_eq!(BTreeSet::from(FIELDS), fields);
+    }
+
+    #[test]
+    fn only_fields_of_the_message_itself_are_counted() {
+        for (header, unknown) in [
+            (r#"{"kind":"idle","turn":1,"outcome":"ok"}"#, 0),
+            (r#"{"kind":"idle","error":{"name":"E","code":1},"mood":"good"}"#, 1),
+            (r#"{"a":{"b":1},"c":[{"d":2}],"turn":1}"#, 2),
+            ("[1]", 0),
+            ("{", 0),
+        ] {
+            assert_eq!(unknown_fields(header.as_bytes()), unknown, "{header}");
+        }
+    }
 }

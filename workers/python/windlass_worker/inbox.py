@@ -14,19 +14,17 @@ with the frames that came before it:
 A frame that the reader meets first, while code waits for input, ends the wait at once; its signal
 is then still to come, and is dropped when it does.
 
-A signal that arrives in the instant before the code enters a blocking call does not end that call:
-the interpreter has noted it, and looks at its notes when the call returns. So while an interrupted
-turn goes on the keeper sends SIGURG now and then, to the worker alone. It means nothing, and makes
-the call return; a program that does not know of it never notices.
-
-A KeyboardInterrupt raised in a finalizer (`__del__`, a weak reference's callback) is swallowed by the
-interpreter, which only says so to `sys.unraisablehook`; there it is caught and raised once more.
+The interpreter can lose an interrupt in two ways. A signal that arrives in the instant before the
+code enters a blocking call does not end that call: it is noted, and the notes are looked at when
+the call returns. And a KeyboardInterrupt raised in a finalizer (`__del__`, a weak reference's
+callback) is swallowed, and only `sys.unraisablehook` hears of it. So while an interrupted turn goes
+on the keeper nudges the worker, and it alone, with SIGURG now and then: the blocking call returns,
+and what was swallowed is raised again. A program that does not know of it never notices.
 """
 
 import sys
 from _collections import deque
 from _signal import SIGINT, SIGURG, default_int_handler, getsignal, signal
-from _thread import interrupt_main
 
 # In place of a turn's number: the frame was acted on, its signal has not come yet.
 _ACTED_ON = -1
@@ -49,6 +47,8 @@ class Inbox:
         # The last turn that the keeper interrupted while its code was live.
         self.interrupted = None
         self.when_interrupted = None
+        # The turn whose interrupt was raised where nobody could catch it.
+        self._swallowed = None
         # Turns of interrupt frames whose signal has not come yet, oldest first.
         self._unmatched = []
         # Signals not looked at yet, since this object was at work on its queues.
@@ -59,7 +59,7 @@ class Inbox:
 
     def prepare(self):
         """Once, at the start."""
-        signal(SIGURG, _on_nudge)
+        signal(SIGURG, self._on_nudge)
         sys.unraisablehook = self._make_unraisable_hook(sys.unraisablehook)
         self.install()
 
@@ -195,12 +195,18 @@ class Inbox:
         elif live is not None:
             raise KeyboardInterrupt
 
+    def _on_nudge(self, _number, _stack):
+        if self._live == self._swallowed is not None:
+            self._swallowed = None
+            raise KeyboardInterrupt
+
     def _make_unraisable_hook(self, original):
         def unraisable_hook(unraisable):
-            if unraisable.exc_type is not KeyboardInterrupt or self._live in (None, _FORKED):
-                return original(unraisable)
-            self._unmatched.append(self._live)
-            interrupt_main()
+            live = self._live
+            if unraisable.exc_type is KeyboardInterrupt and live == self.interrupted is not None:
+                self._swallowed = live
+            else:
+                original(unraisable)
 
         return unraisable_hook
 
@@ -208,7 +214,3 @@ class Inbox:
         self.interrupted = self._live
         self.when_interrupted()
         raise KeyboardInterrupt
-
-
-def _on_nudge(_number, _stack):
-    """That a handler ran is all there is to it."""

@@ -16,7 +16,7 @@ pub enum Arrival {
     Next,
     /// It came before: drop it.
     Again,
-    /// Some before it are missing, which no keeper of ours can cause.
+    /// Some before it are missing: a node before us had no room to journal them.
     Gap { missing: u64 },
 }
 
@@ -39,6 +39,8 @@ pub struct NodeHalf {
     epoch: Epoch,
     /// The last event taken in, which the caller has put into its journal before the next call.
     after: LinkSeq,
+    /// From here on events are taken in and not journaled, so the keeper must hold them.
+    withheld: Option<LinkSeq>,
     /// What the keeper was last told of `after`.
     told: LinkSeq,
     /// The last command of the nodes before; unknown until the keeper has answered, and nothing is
@@ -51,17 +53,38 @@ pub struct NodeHalf {
 impl NodeHalf {
     /// `after` is the last event of the keeper in the journal.
     pub fn new(epoch: Epoch, after: LinkSeq) -> Self {
-        Self { epoch, after, told: after, before: None, last: Given(0), unseen: VecDeque::new() }
+        Self {
+            epoch,
+            after,
+            withheld: None,
+            told: after,
+            before: None,
+            last: Given(0),
+            unseen: VecDeque::new(),
+        }
     }
 
     pub fn after(&self) -> LinkSeq {
         self.after
     }
 
+    /// Events from `first` on are not in the journal yet: the keeper holds them until this says
+    /// `None`.
+    pub fn withhold(&mut self, first: Option<LinkSeq>) {
+        self.withheld = first;
+    }
+
+    /// What the keeper may be told to be in the journal. It never goes back: what was told once
+    /// is no longer held.
+    fn journaled(&self) -> LinkSeq {
+        let safe = self.withheld.map_or(self.after, |first| LinkSeq(first.0.saturating_sub(1)));
+        safe.min(self.after).max(self.told)
+    }
+
     /// The first word on a new connection.
     pub fn attach(&mut self, out: &mut Vec<u8>, launch: Option<Box<Launch>>) {
-        self.told = self.after;
-        let attach = ToKeeper::Attach { link: LINK, epoch: self.epoch, after: self.after, launch };
+        self.told = self.journaled();
+        let attach = ToKeeper::Attach { link: LINK, epoch: self.epoch, after: self.told, launch };
         frame::encode(out, &attach, &[]);
     }
 
@@ -70,7 +93,7 @@ impl NodeHalf {
         let before = *self.before.get_or_insert(attached.command);
         self.seen(attached.command);
         for unseen in &self.unseen {
-            encode_command(out, self.after, before, unseen);
+            encode_command(out, self.told, before, unseen);
         }
     }
 
@@ -88,8 +111,8 @@ impl NodeHalf {
         self.last = Given(self.last.0 + 1);
         let unseen = Unseen { given: self.last, act, body };
         if let Some(before) = self.before {
-            self.told = self.after;
-            encode_command(out, self.after, before, &unseen);
+            self.told = self.journaled();
+            encode_command(out, self.told, before, &unseen);
         }
         self.unseen.push_back(unseen);
         self.last
@@ -119,9 +142,10 @@ impl NodeHalf {
 
     /// Appends an acknowledgement when the keeper does not know yet what is in the journal.
     pub fn acknowledge(&mut self, out: &mut Vec<u8>) {
-        if self.told < self.after {
-            self.told = self.after;
-            frame::encode(out, &ToKeeper::Ack { after: self.after }, &[]);
+        let journaled = self.journaled();
+        if self.told < journaled {
+            self.told = journaled;
+            frame::encode(out, &ToKeeper::Ack { after: journaled }, &[]);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! A journal without room. The turn that hit it is stopped and fails with `disk_full`; its output
 //! from there on is counted and dropped; the few records that must not be lost are owed and
-//! written first when there is room again.
+//! written first when there is room again. Until then the keeper holds them too, for the case
+//! that this node does not live to write them.
 
 use bytes::Bytes;
 use windlass_journal::{AppendError, NewEvent};
 use windlass_lifecycle::Event;
+use windlass_protocol::LinkSeq;
 use windlass_protocol::event::{DropReason, EventKind};
 
 use super::actor::Actor;
@@ -26,31 +28,48 @@ pub(super) enum Written {
 pub(super) struct Owed {
     records: Vec<NewEvent>,
     dropped_bytes: u64,
+    /// The last event of the keeper's that was dropped.
+    dropped_link: Option<LinkSeq>,
 }
 
 impl Owed {
     fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.dropped_bytes == 0
+        self.records.is_empty() && self.dropped_bytes == 0 && self.dropped_link.is_none()
+    }
+
+    /// The first event that the keeper must hold while `last` is the last that came. The last is
+    /// always among them: a keeper that holds none would be waited for by the next node.
+    fn first_unsafe(&self, last: LinkSeq) -> Option<LinkSeq> {
+        let first_record = self.records.iter().find_map(|record| record.link);
+        (!self.is_empty()).then(|| first_record.map_or(last, |first| first.min(last)))
     }
 
     fn keep(&mut self, records: &mut Vec<NewEvent>) {
         for record in records.drain(..) {
             match record.kind {
-                EventKind::Output { .. } => self.dropped_bytes += record.body.len() as u64,
-                EventKind::Display { .. } => {}
+                EventKind::Output { .. } => self.drop(record.body.len() as u64, record.link),
+                EventKind::OutputDropped { bytes, reason: DropReason::DiskFull } => {
+                    self.drop(bytes, record.link);
+                }
+                EventKind::Display { .. } => self.drop(0, record.link),
                 _ if self.records.len() < OWED_MAX => self.records.push(record),
-                _ => {}
+                _ => self.drop(0, record.link),
             }
         }
+    }
+
+    fn drop(&mut self, bytes: u64, link: Option<LinkSeq>) {
+        self.dropped_bytes += bytes;
+        self.dropped_link = self.dropped_link.max(link);
     }
 
     fn take(&mut self) -> Vec<NewEvent> {
         let mut records = std::mem::take(&mut self.records);
         let bytes = std::mem::take(&mut self.dropped_bytes);
-        if bytes > 0 {
+        let link = std::mem::take(&mut self.dropped_link);
+        if bytes > 0 || link.is_some() {
             let kind = EventKind::OutputDropped { bytes, reason: DropReason::DiskFull };
-            let note =
-                NewEvent { at_ms: now_ms(), turn: None, link: None, kind, body: Bytes::new() };
+            let note = NewEvent { at_ms: now_ms(), turn: None, link, kind, body: Bytes::new() };
             records.insert(0, note);
         }
         records
@@ -68,6 +87,7 @@ impl Actor {
         if written == Written::No {
             self.owed.keep(&mut records);
             self.stop_for_room();
+            self.withhold();
         }
         // Empty again: its room serves the next round.
         self.records = records;
@@ -81,8 +101,28 @@ impl Actor {
                 self.owed.keep(&mut owed);
                 return Written::No;
             }
+            self.withhold();
         }
         self.append(records)
+    }
+
+    /// Has the keeper hold what is not in the journal, and nothing else.
+    fn withhold(&mut self) {
+        let first = self.owed.first_unsafe(self.link.half.after());
+        self.link.half.withhold(first);
+    }
+
+    /// A node before us was killed while it had no room, and with it went `missing` events that it
+    /// could not write. The turn that was cut fails as that node had said.
+    pub(super) fn missed_for_room(&mut self, missing: u64) {
+        tracing::warn!(session = %self.id, missing, "events are missing since the disk was full");
+        if let Some(turn) = self.machine.current()
+            && let Some(open) = self.turns.get_mut(turn)
+        {
+            open.disk_full = true;
+        }
+        let reason = "the disk was full".to_owned();
+        self.record(None, EventKind::MessagesDropped { count: missing, reason }, Bytes::new());
     }
 
     fn append(&mut self, records: &mut Vec<NewEvent>) -> Written {

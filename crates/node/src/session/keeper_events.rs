@@ -61,7 +61,7 @@ impl Actor {
                     Arrival::Again => {}
                     Arrival::Next => self.take_event(link, turn, event, body),
                     Arrival::Gap { missing } => {
-                        tracing::error!(session = %self.id, missing, "a keeper's events are missing");
+                        self.missed_for_room(missing);
                         self.take_event(link, turn, event, body);
                     }
                 }

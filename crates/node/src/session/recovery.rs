@@ -134,6 +134,8 @@ impl Actor {
         for waiter in std::mem::take(&mut self.waiters) {
             answer(waiter.reply, self.snapshot(waiter.turn));
         }
+        // There may be room again for what is owed; if not, the keeper has it.
+        let _ = self.try_write(&mut Vec::new());
         self.link.acknowledge_all();
         let _ = self.link.flush();
         self.context.forget(&self.id);

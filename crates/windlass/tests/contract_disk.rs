@@ -1,0 +1,336 @@
+//! The contract's lines on survival that are about the disk, 31 and 32: one without room, and a
+//! journal whose end is cut or garbled. What kills and upgrades do is in `contract_survival`.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use windlass_client::Client;
+use windlass_client::protocol::api::{EventItem, SessionState, StopSessions, TurnQuery};
+use windlass_client::protocol::event::{DropReason, EndReason};
+use windlass_client::protocol::{ErrorCode, EventKind, Outcome, SessionId};
+use windlass_testkit::{PATIENCE, TestNode, all_events, processes, run, run_ok, turn, within};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
+
+/// Room that is left for the turn that fills the disk: its beginning fits, its rest does not.
+const LEFT_BYTES: u64 = 256 * 1024;
+
+/// More than any disk here holds.
+const FLOOD: &str = "for n in range(1_000_000):\n    print(f'{n:>99}')";
+
+#[tokio::test]
+async fn contract_31_a_turn_that_finds_no_room_fails_by_name_and_all_is_well_with_room() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let node = TestNode::builder(PROGRAM).state_dir(disk.state()).start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let full = node.session(&client).await.unwrap().id;
+    let other = node.session(&client).await.unwrap().id;
+    run_ok(&client, &full, "x = 40").await;
+    run_ok(&client, &other, "y = 41").await;
+
+    disk.fill(LEFT_BYTES);
+    let failed = run(&client, &full, FLOOD).await;
+    assert_eq!(failed.outcome, Some(Outcome::Error), "{:?}", failed.error);
+    let error = failed.error.unwrap();
+    assert_eq!(error.code, Some(ErrorCode::DiskFull), "{error:?}");
+    assert!(error.message.contains("make room"), "no remedy: {error:?}");
+
+    disk.fill(0);
+    // Longer than what may be free in the last page of a file.
+    let long = format!("1 #{}", "x".repeat(16 * 1024));
+    for session in [&full, &other] {
+        let refused = client.submit_turn(session, &turn(long.as_str())).await.unwrap_err();
+        assert_eq!(refused.api_code(), Some(ErrorCode::DiskFull), "{refused:?}");
+        assert!(refused.remedy().contains("make room"), "{refused:?}");
+        assert_eq!(client.session(session).await.unwrap().state, SessionState::Idle);
+    }
+    let refused = client.create_session(&TestNode::create()).await.unwrap_err();
+    assert_eq!(refused.api_code(), Some(ErrorCode::DiskFull), "{refused:?}");
+
+    disk.free();
+    assert_eq!(run_ok(&client, &full, "x + 2").await, "42\n");
+    assert_eq!(run_ok(&client, &other, "y + 1").await, "42\n");
+    let fresh = node.session(&client).await.unwrap().id;
+    assert_eq!(run_ok(&client, &fresh, "6 * 7").await, "42\n");
+    assert_eq!(client.node_status().await.unwrap().pid, node.pid());
+    check_record_of_full_disk(&all_events(&client, &full).await);
+}
+
+/// The journal tells of the disk too: numbers without a gap, the missing bytes counted, and each
+/// turn ended once, the one that failed by its code.
+fn check_record_of_full_disk(events: &[EventItem]) {
+    let mut missing = 0;
+    let mut ends = Vec::new();
+    for (place, item) in events.iter().enumerate() {
+        assert_eq!(item.event.seq.0, place as u64 + 1);
+        match &item.event.kind {
+            EventKind::OutputDropped { bytes, reason: DropReason::DiskFull } => missing += bytes,
+            EventKind::TurnEnded { error, .. } => {
+                ends.push((item.event.turn.unwrap().0, error.as_ref().and_then(|e| e.code)));
+            }
+            _ => {}
+        }
+    }
+    assert!(missing > 0, "no byte is said to be missing");
+    assert_eq!(ends, [(1, None), (2, Some(ErrorCode::DiskFull)), (3, None)]);
+}
+
+#[tokio::test]
+async fn contract_31_a_node_that_goes_while_the_disk_is_full_leaves_its_sessions_whole() {
+    for way in [Going::Killed, Going::Stopped] {
+        let Some(disk) = SmallDisk::mount() else { return };
+        let mut node = TestNode::builder(PROGRAM).state_dir(disk.state()).start().await.unwrap();
+        let client = node.client().await.unwrap();
+        let session = node.session(&client).await.unwrap().id;
+        run_ok(&client, &session, "x = 40").await;
+        disk.fill(LEFT_BYTES);
+        let failed = run(&client, &session, FLOOD).await;
+        assert_eq!(failed.error.unwrap().code, Some(ErrorCode::DiskFull), "{way:?}");
+        // The turn's end is told, and still owed to the journal when the node goes.
+        disk.fill(0);
+        match way {
+            Going::Killed => node.kill9(),
+            Going::Stopped => node.stop(StopSessions::Keep).await.unwrap(),
+        }
+        disk.free();
+        node.restart().await.unwrap();
+        let query = TurnQuery { wait_ms: 10_000, output_bytes_max: None };
+        let again = within(PATIENCE, client.turn(&session, &failed.id, query)).await.unwrap();
+        let code = again.error.as_ref().and_then(|error| error.code);
+        assert_eq!(code, Some(ErrorCode::DiskFull), "{way:?}: {again:?}");
+        assert_eq!(run_ok(&client, &session, "x + 2").await, "42\n", "{way:?}");
+    }
+}
+
+/// How a node goes.
+#[derive(Debug, Clone, Copy)]
+enum Going {
+    Killed,
+    Stopped,
+}
+
+#[tokio::test]
+async fn contract_32_a_journal_cut_or_garbled_anywhere_opens_to_its_last_whole_record() {
+    let mut node = TestNode::start(PROGRAM).await.unwrap();
+    let client = node.client().await.unwrap();
+    // The smallest quota has the smallest segments: several of them, and none dropped.
+    let mut create = TestNode::create();
+    create.output_quota_bytes = Some(1);
+    let session = client.create_session(&create).await.unwrap().session;
+    run_ok(&client, &session.id, "import os\nfor _ in range(12): os.write(1, b'x' * 8000)").await;
+    run(&client, &session.id, "print('almost')\n1 / 0").await;
+    for n in 0..4 {
+        run_ok(&client, &session.id, &format!("print('one of the last', {n})")).await;
+    }
+    let told = all_events(&client, &session.id).await;
+    let keeper = client.session(&session.id).await.unwrap().keeper_pid.unwrap();
+    node.kill9();
+    // Without its keeper the session is over at the next start, and nothing more comes to it.
+    processes::kill(keeper);
+    assert!(processes::wait_gone(keeper, PATIENCE));
+
+    let journal = Journal::of(node.dirs().state.clone(), &session.id);
+    let damages = journal.damages();
+    assert!(damages.len() >= 30, "only {} kinds of damage", damages.len());
+    for damage in damages {
+        journal.harm(&damage);
+        node.restart().await.unwrap();
+        check_opened(&client, &session.id, &told, &damage).await;
+        node.kill9();
+    }
+}
+
+/// Exactly the events that were whole, then the end of the session and of the turn it was in.
+async fn check_opened(client: &Client, session: &SessionId, told: &[EventItem], damage: &Damage) {
+    let events = all_events(client, session).await;
+    let whole = damage.whole;
+    assert_eq!(events[..whole], told[..whole], "{damage:?}");
+    for (place, item) in events.iter().enumerate().skip(whole) {
+        assert_eq!(item.event.seq.0, place as u64 + 1, "{damage:?}");
+    }
+    let added: Vec<_> = events[whole..].iter().map(|item| &item.event.kind).collect();
+    let (last, before) = added.split_last().unwrap_or_else(|| panic!("not ended: {damage:?}"));
+    assert!(
+        matches!(last, EventKind::SessionEnded { reason: EndReason::KeeperLost, .. }),
+        "{last:?} after {damage:?}"
+    );
+    let open = told[..whole].iter().fold(0, |open, item| match item.event.kind {
+        EventKind::TurnAccepted { more: false, .. } => open + 1,
+        EventKind::TurnEnded { .. } => open - 1,
+        _ => open,
+    });
+    assert_eq!(before.len(), open, "{before:?} after {damage:?}");
+    for kind in before {
+        let lost = matches!(kind, EventKind::TurnEnded { outcome: Outcome::Lost, .. });
+        assert!(lost, "{kind:?} after {damage:?}");
+    }
+}
+
+/// A session's journal as a node left it, and a copy of the whole state to begin from again.
+struct Journal {
+    state: PathBuf,
+    saved: tempfile::TempDir,
+    newest: PathBuf,
+    /// The newest segment: its bytes, and where each record in it ends. The first is the head.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    /// Events before the newest segment.
+    before: usize,
+}
+
+/// What is done to the newest segment, and how many events are whole then.
+#[derive(Debug)]
+struct Damage {
+    kind: DamageKind,
+    whole: usize,
+}
+
+#[derive(Debug)]
+enum DamageKind {
+    /// The file ends here.
+    Cut(usize),
+    /// One byte is another.
+    Flip(usize),
+    /// What a write that was not finished may leave behind the end.
+    Tail(Vec<u8>),
+}
+
+impl Journal {
+    /// Reads the segments as `docs/journal.md` describes them, without the journal's own code.
+    fn of(state: PathBuf, session: &SessionId) -> Self {
+        let saved = tempfile::tempdir().unwrap();
+        copy_dir(&state, saved.path());
+        let dir = state.join("sessions").join(session.as_str());
+        let mut segments: Vec<PathBuf> =
+            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        segments.sort();
+        assert!(segments.len() > 1, "one segment is not enough");
+        let newest = segments.pop().unwrap();
+        let first_seq: usize = newest.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+        let bytes = fs::read(&newest).unwrap();
+        let mut ends = Vec::new();
+        let mut at = 0;
+        while at < bytes.len() {
+            let length = u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+            at += 8 + length as usize;
+            ends.push(at);
+        }
+        assert_eq!(at, bytes.len());
+        assert!(ends.len() > 8, "the newest segment has only {} records", ends.len());
+        Self { state, saved, newest, bytes, ends, before: first_seq - 1 }
+    }
+
+    /// Cuts and flips around every record's borders and inside, and tails of all kinds.
+    fn damages(&self) -> Vec<Damage> {
+        let mut damages = Vec::new();
+        let mut start = 0;
+        for (record, end) in self.ends.iter().copied().enumerate() {
+            let middle = start + (end - start) / 2;
+            // A cut at a border leaves whole records; a head without events is one of them.
+            damages.extend([[start + 1, end - 1, middle][record % 3], end].map(|at| self.cut(at)));
+            let flips = [start, start + 5, start + 9, middle, end - 1];
+            damages.push(self.flip(flips[record % flips.len()]));
+            start = end;
+        }
+        let twice = self.bytes[self.ends[self.ends.len() - 2]..].to_vec();
+        let head = self.bytes[..self.ends[0]].to_vec();
+        for tail in [vec![0; 4096], vec![0xff; 7], b"garbage".to_vec(), twice, head] {
+            damages
+                .push(Damage { kind: DamageKind::Tail(tail), whole: self.whole_until(usize::MAX) });
+        }
+        damages
+    }
+
+    fn cut(&self, at: usize) -> Damage {
+        Damage { kind: DamageKind::Cut(at), whole: self.whole_until(at) }
+    }
+
+    fn flip(&self, at: usize) -> Damage {
+        Damage { kind: DamageKind::Flip(at), whole: self.whole_until(at) }
+    }
+
+    /// Events that are whole when nothing from `at` on is.
+    fn whole_until(&self, at: usize) -> usize {
+        let records = self.ends.iter().filter(|end| **end <= at).count();
+        self.before + records.saturating_sub(1)
+    }
+
+    fn harm(&self, damage: &Damage) {
+        fs::remove_dir_all(&self.state).unwrap();
+        copy_dir(self.saved.path(), &self.state);
+        let mut bytes = self.bytes.clone();
+        match &damage.kind {
+            DamageKind::Cut(at) => bytes.truncate(*at),
+            DamageKind::Flip(at) => bytes[*at] ^= 0x55,
+            DamageKind::Tail(tail) => bytes.extend_from_slice(tail),
+        }
+        fs::write(&self.newest, bytes).unwrap();
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy_dir(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+/// A disk of 4 MiB, which only root can make.
+struct SmallDisk {
+    place: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let place = tempfile::Builder::new().prefix("wl-disk-").tempdir_in("/tmp").unwrap();
+        let options = c"size=4m,mode=700";
+        match mount("tmpfs", place.path(), "tmpfs", MountFlags::empty(), options) {
+            Ok(()) => Some(Self { place }),
+            Err(errno) => {
+                eprintln!("skipped: a small disk cannot be mounted here: {errno}");
+                None
+            }
+        }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.place.path().join("s")
+    }
+
+    /// Takes all room but `left` bytes.
+    fn fill(&self, left: u64) {
+        let filler = self.place.path().join("filler");
+        let mut file = File::options().create(true).append(true).open(&filler).unwrap();
+        let page = [1; 4096];
+        loop {
+            match file.write(&page) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let length = file.metadata().unwrap().len();
+        file.set_len(length.saturating_sub(left)).unwrap();
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.place.path().join("filler")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // A node of a failed test may still hold files there.
+        let _ = unmount(self.place.path(), UnmountFlags::DETACH);
+    }
+}

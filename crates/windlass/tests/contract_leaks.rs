@@ -1,0 +1,107 @@
+//! The contract's line on what sessions leave in the node, 49: descriptors, children, memory.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use tokio::task::JoinSet;
+use windlass_client::Client;
+use windlass_client::protocol::api::CloseQuery;
+use windlass_testkit::{PATIENCE, TestNode, processes, run_ok, within};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
+
+/// Sessions opened and closed; `WINDLASS_CONTRACT_SESSIONS` names another number.
+const SESSIONS: usize = 1000;
+
+/// Sessions before the first look: allocator, caches and pools have their size then.
+const WARM_UP: usize = 200;
+
+/// Clients that open and close sessions at once.
+const CLIENTS: usize = 4;
+
+/// What the allocator may keep of so many sessions. A leak of 8 KiB each would be over it.
+const RSS_SLACK_BYTES: u64 = 8 * 1024 * 1024;
+
+#[tokio::test]
+async fn contract_49_a_thousand_sessions_leave_descriptors_children_and_memory_as_they_were() {
+    let sessions = std::env::var("WINDLASS_CONTRACT_SESSIONS")
+        .map_or(SESSIONS, |number| number.parse().unwrap());
+    let node = TestNode::start(PROGRAM).await.unwrap();
+    open_and_close(&node, WARM_UP).await;
+    let before = Held::by(&node).await;
+    open_and_close(&node, sessions).await;
+    let after = Held::by(&node).await;
+    eprintln!("before {before:?}, after {sessions} sessions {after:?}");
+    assert_eq!(after.descriptors, before.descriptors);
+    assert_eq!((after.children, before.children), (0, 0));
+    assert_eq!(after.sockets, 0, "keepers' sockets are left");
+    assert_eq!(after.sessions, 0);
+    let grown = after.rss_bytes.saturating_sub(before.rss_bytes);
+    assert!(grown <= RSS_SLACK_BYTES, "the node has grown by {grown} bytes");
+}
+
+async fn open_and_close(node: &TestNode, sessions: usize) {
+    let mut clients = JoinSet::new();
+    for place in 0..CLIENTS {
+        let client = node.client().await.unwrap();
+        let share = sessions / CLIENTS + usize::from(place < sessions % CLIENTS);
+        clients.spawn(async move {
+            for number in 0..share {
+                open_use_close(&client, number).await;
+            }
+        });
+    }
+    clients.join_all().await;
+}
+
+/// Some are used first, some are closed while their worker still starts.
+async fn open_use_close(client: &Client, number: usize) {
+    let created = within(PATIENCE, client.create_session(&TestNode::create())).await.unwrap();
+    let session = created.session.id;
+    if number.is_multiple_of(4) {
+        assert_eq!(run_ok(client, &session, "6 * 7").await, "42\n");
+    }
+    let close = CloseQuery { grace_ms: Some(if number.is_multiple_of(8) { 1000 } else { 0 }) };
+    within(PATIENCE, client.close_session(&session, close)).await.unwrap();
+}
+
+/// What a node holds when nobody uses it.
+#[derive(Debug)]
+struct Held {
+    descriptors: usize,
+    /// Zombies too.
+    children: usize,
+    rss_bytes: u64,
+    sockets: usize,
+    sessions: usize,
+}
+
+impl Held {
+    async fn by(node: &TestNode) -> Self {
+        let client = node.client().await.unwrap();
+        let mut held = Self::now(node, &client).await;
+        // The node closes connections and reaps children as it hears of their end, which is after
+        // our answers. Each question lets it do so.
+        let settled = async {
+            loop {
+                let next = Self::now(node, &client).await;
+                let same = (next.descriptors, next.children) == (held.descriptors, 0);
+                held = next;
+                if same {
+                    return held;
+                }
+            }
+        };
+        within(PATIENCE, settled).await
+    }
+
+    async fn now(node: &TestNode, client: &Client) -> Self {
+        let sessions = client.node_status().await.unwrap().sessions;
+        let pid = node.pid();
+        Self {
+            descriptors: processes::descriptors(pid).unwrap(),
+            children: processes::children(pid).len(),
+            rss_bytes: processes::rss_bytes(pid).unwrap(),
+            sockets: std::fs::read_dir(node.dirs().runtime.join("k")).unwrap().count(),
+            sessions,
+        }
+    }
+}
