@@ -10,7 +10,7 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderVal
 use hyper::{Method, Request, Response, Uri};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, API_HEADER, ApiError};
 
@@ -151,8 +151,8 @@ impl Client {
     pub(crate) async fn call(&self, call: &Call) -> Result<Answer, ClientError> {
         let mut outage = Outage::new();
         loop {
-            let tried = timeout(call.answer_wait, self.answer(call)).await;
-            match tried.unwrap_or_else(|_| Err(call.late())) {
+            let tried = self.patience().within(call.answer_wait, self.answer(call)).await;
+            match tried.unwrap_or_else(|| Err(call.late())) {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => outage.pause(failure, call, self.retry_for()).await?,
             }
@@ -163,8 +163,8 @@ impl Client {
     pub(crate) async fn stream(&self, call: &Call) -> Result<(Connection, Incoming), ClientError> {
         let mut outage = Outage::new();
         loop {
-            let tried = timeout(call.answer_wait, self.head(call)).await;
-            match tried.unwrap_or_else(|_| Err(call.late())) {
+            let tried = self.patience().within(call.answer_wait, self.head(call)).await;
+            match tried.unwrap_or_else(|| Err(call.late())) {
                 Ok((connection, response)) => return Ok((connection, response.into_body())),
                 Err(failure) => outage.pause(failure, call, self.retry_for()).await?,
             }

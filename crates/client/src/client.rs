@@ -14,6 +14,7 @@ use crate::call::{PAUSE_FIRST, PAUSE_MAX};
 use crate::connection::{Connection, Pool};
 use crate::dirs::Dirs;
 use crate::error::ClientError;
+use crate::patience::Patience;
 use crate::start::{StartError, StartLock, launch_node};
 
 /// How long a request that may be repeated is repeated after its connection failed.
@@ -39,6 +40,7 @@ struct Shared {
     start: StartNode,
     retry_for: Duration,
     pool: Pool,
+    patience: Patience,
 }
 
 impl Client {
@@ -71,6 +73,10 @@ impl Client {
 
     pub(crate) fn pool(&self) -> &Pool {
         &self.shared.pool
+    }
+
+    pub(crate) fn patience(&self) -> &Patience {
+        &self.shared.patience
     }
 
     pub(crate) fn retry_for(&self) -> Duration {
@@ -119,7 +125,7 @@ impl Client {
 
     fn new(dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
         let pool = Pool::new(dirs.socket());
-        Self { shared: Arc::new(Shared { dirs, start, retry_for, pool }) }
+        Self { shared: Arc::new(Shared { dirs, start, retry_for, pool, patience: Patience::default() }) }
     }
 
     fn unreachable(&self, cause: io::Error) -> ClientError {

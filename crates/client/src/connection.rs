@@ -17,8 +17,9 @@ use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use windlass_protocol::api::{API, API_HEADER, ApiVersion};
+
+use crate::stream::LeanStream;
 
 /// Idle connections kept; one more is closed instead.
 pub(crate) const IDLE_MAX: usize = 16;
@@ -26,7 +27,7 @@ pub(crate) const IDLE_MAX: usize = 16;
 /// The largest answer that is read whole: any display or output range, with room.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-type Wire = http1::Connection<TokioIo<UnixStream>, Full<Bytes>>;
+type Wire = http1::Connection<TokioIo<LeanStream>, Full<Bytes>>;
 
 /// How an exchange failed.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) async fn open(socket: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(socket).await?;
+        let stream = LeanStream::connect(socket)?;
         let (sender, wire) =
             http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         Ok(Self { sender, wire: Some(wire), version_checked: false })

@@ -19,9 +19,11 @@ mod dirs;
 mod endpoints;
 mod error;
 mod events;
+pub mod patience;
 mod query;
 mod sse;
 mod start;
+pub mod stream;
 
 pub use client::{Client, RETRY_FOR_DEFAULT, StartNode};
 pub use dirs::{Dirs, DirsError};

@@ -277,6 +277,7 @@ impl Keeper {
         if self.alone_since.is_some_and(|since| now >= since + self.node_grace()) {
             self.clear(Then::Exit);
         }
+        self.nudge(now);
     }
 
     fn node_grace(&self) -> Duration {
@@ -293,7 +294,7 @@ impl Keeper {
         };
         let exiting = matches!(self.stage, Stage::Clearing { then: Then::Exit, .. });
         let alone = self.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
-        stage.into_iter().chain(alone).min()
+        stage.into_iter().chain(alone).chain(self.running.next_nudge()).min()
     }
 
     /// Our socket's file, so that nobody takes it for a living keeper.

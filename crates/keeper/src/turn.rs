@@ -1,6 +1,8 @@
 //! The running turn, and what the worker says about it. Every message is checked against the turn
 //! in flight; what does not fit is counted and dropped, what is malformed ends the session.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use windlass_protocol::event::{EventKind, TurnError};
 use windlass_protocol::frame::Frame;
@@ -30,7 +32,23 @@ struct Flight {
     input: HeldInput,
     /// Bytes so far of a display whose last frame has not come.
     display_bytes: usize,
+    /// Set once the turn was interrupted.
+    nudging: Option<Nudging>,
 }
+
+/// An interpreter may lose a signal that arrives in the instant before a blocking call. An
+/// interrupted worker is therefore nudged until it ends the turn.
+#[derive(Debug)]
+struct Nudging {
+    next: Instant,
+    left: u32,
+}
+
+/// Time between two nudges.
+const NUDGE_EVERY: Duration = Duration::from_millis(20);
+
+/// Nudges for one interrupt: 20 s of them. The node's grace is usually over long before.
+const NUDGES_MAX: u32 = 1000;
 
 impl Running {
     pub fn turn(&self) -> Option<TurnNo> {
@@ -39,6 +57,11 @@ impl Running {
 
     pub fn end(&mut self) {
         self.turn = None;
+    }
+
+    /// When the worker is to be nudged next.
+    pub fn next_nudge(&self) -> Option<Instant> {
+        Some(self.turn.as_ref()?.nudging.as_ref()?.next)
     }
 }
 
@@ -55,6 +78,7 @@ impl Keeper {
             output_bytes: 0,
             input: HeldInput::default(),
             display_bytes: 0,
+            nudging: None,
         });
         worker.send(ToWorker::TurnStart { turn, more: false }, code);
     }
@@ -69,9 +93,26 @@ impl Keeper {
     pub(crate) fn interrupt_turn(&mut self, turn: TurnNo) {
         if let Some(flight) = self.running.turn.as_mut().filter(|flight| flight.turn == turn) {
             flight.input.clear();
+            flight.nudging = Some(Nudging { next: Instant::now() + NUDGE_EVERY, left: NUDGES_MAX });
             if let Some(worker) = self.worker() {
                 worker.interrupt(&ToWorker::Interrupt { turn });
             }
+        }
+    }
+
+    /// Nudges an interrupted worker that has not ended its turn, if it is time.
+    pub(crate) fn nudge(&mut self, now: Instant) {
+        let Some(flight) = &mut self.running.turn else { return };
+        let Some(nudging) = flight.nudging.as_mut().filter(|nudging| nudging.next <= now) else {
+            return;
+        };
+        nudging.next = now + NUDGE_EVERY;
+        nudging.left -= 1;
+        if nudging.left == 0 {
+            flight.nudging = None;
+        }
+        if let Some(worker) = self.worker() {
+            worker.nudge();
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use bytes::Bytes;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
 use nix::unistd::Pid;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -174,6 +174,11 @@ impl Worker {
         self.flush();
         // ESRCH means that it has just ended, which SIGCHLD tells.
         let _ = killpg(Pid::from_raw(self.pid.cast_signed()), Signal::SIGINT);
+    }
+
+    /// Reminds the worker of an interrupt. SIGURG is ignored by programs that do not know it.
+    pub fn nudge(&self) {
+        let _ = kill(Pid::from_raw(self.pid.cast_signed()), Signal::SIGURG);
     }
 
     /// Writes as much as the socket takes. A closed socket shows when it is read.

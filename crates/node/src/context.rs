@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
+use windlass_client::patience::Patience;
 use windlass_journal::Journal;
 use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::{Epoch, SessionId};
@@ -23,6 +24,8 @@ pub(crate) struct Context {
     pub started_at_ms: u64,
     pub metrics: Metrics,
     pub workers: Workers,
+    /// For replies that wait.
+    pub patience: Patience,
     sessions: Mutex<HashMap<SessionId, Slot>>,
     /// Told when the last session goes, or anything is asked.
     pub idle: Notify,
@@ -48,6 +51,7 @@ impl Context {
             started_at_ms: crate::clock::now_ms(),
             metrics: Metrics::new(),
             workers,
+            patience: Patience::default(),
             sessions: Mutex::default(),
             idle: Notify::new(),
             last_use_ms: AtomicU64::new(0),

@@ -23,7 +23,7 @@ pub enum ErrorCode {
     /// The session is over and takes no turns.
     SessionEnded,
     TurnNotFound,
-    /// The turn is not running, so it cannot be interrupted or given input.
+    /// The turn is not running, so it cannot be given input; or no turn runs to be interrupted.
     TurnNotRunning,
     /// The turn waited behind one that lost the session's state; it never ran.
     StateLost,

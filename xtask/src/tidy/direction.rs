@@ -13,7 +13,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "windlass",
         &["windlass-node", "windlass-mcp", "windlass-client", "windlass-keeper", PROTOCOL],
     ),
-    ("windlass-node", &["windlass-lifecycle", "windlass-journal", "windlass-sandbox", PROTOCOL]),
+    (
+        "windlass-node",
+        &[
+            "windlass-client",
+            "windlass-lifecycle",
+            "windlass-journal",
+            "windlass-sandbox",
+            PROTOCOL,
+        ],
+    ),
     ("windlass-keeper", &["windlass-lifecycle", "windlass-sandbox", PROTOCOL]),
     ("windlass-mcp", &["windlass-client", PROTOCOL]),
     ("windlass-client", &[PROTOCOL]),

@@ -13,7 +13,8 @@ use windlass_protocol::limits::MESSAGE_BYTES_MAX;
 use super::reply::{Refusal, bad_request};
 use crate::failure::Failure;
 
-/// JSON may need six bytes for one of the message's; what is in it is measured after.
+/// Room for a message of the largest size in its JSON form. One that is mostly control characters
+/// can need more; as base64 it fits.
 const BODY_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
 /// How much of a body that is too large is read away before the connection is given up.

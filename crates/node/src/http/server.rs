@@ -11,8 +11,9 @@ use axum::Router;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
+use windlass_client::stream::LeanStream;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, API_HEADER, ApiVersion, StopSessions};
 
@@ -40,7 +41,12 @@ pub(crate) async fn serve(listener: UnixListener, context: App) {
             }
         };
         // The directory keeps others out; this holds even where its mode was changed.
-        if stream.peer_cred().is_ok_and(|peer| peer.uid() == user || peer.uid() == 0) {
+        let allowed =
+            stream.peer_cred().is_ok_and(|peer| peer.uid() == user || peer.uid() == 0);
+        let stream = stream.into_std().and_then(|stream| LeanStream::new(stream.into()));
+        if let Ok(stream) = stream
+            && allowed
+        {
             let (router, context) = (router.clone(), context.clone());
             tokio::spawn(async move {
                 converse(stream, router, context).await;
@@ -50,7 +56,7 @@ pub(crate) async fn serve(listener: UnixListener, context: App) {
     }
 }
 
-async fn converse(stream: UnixStream, router: Router, context: App) {
+async fn converse(stream: LeanStream, router: Router, context: App) {
     let service = service_fn(move |request: Request<Incoming>| {
         let (router, context) = (router.clone(), context.clone());
         async move { Ok::<_, Infallible>(answer(request, router, &context).await) }

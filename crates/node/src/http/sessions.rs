@@ -44,7 +44,7 @@ pub(super) async fn create(
     let handle = start::create(&app, id, wanted, first).await?;
     let turn = match pending {
         None => None,
-        Some(pending) => Some(pending.answer(&handle).await?),
+        Some(pending) => Some(pending.answer(&app.patience, &handle).await?),
     };
     Ok((StatusCode::CREATED, Json(Created { session: handle.info(), turn })))
 }

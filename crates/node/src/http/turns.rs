@@ -8,6 +8,7 @@ use axum::extract::{Path, State};
 use base64::Engine as _;
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use windlass_client::patience::Patience;
 use windlass_journal::{LoadError, OutputRange, SessionReader};
 use windlass_protocol::api::{ApiError, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState};
 use windlass_protocol::limits::{
@@ -77,7 +78,7 @@ impl Wish {
 
 impl Pending {
     /// The turn when it is settled or the wait has passed, whichever is first.
-    pub async fn answer(self, handle: &Handle) -> Answer<Turn> {
+    pub async fn answer(self, patience: &Patience, handle: &Handle) -> Answer<Turn> {
         let number = self.number;
         let now = || match number.get() {
             Some(number) => Ok(Which::Number(*number)),
@@ -86,13 +87,14 @@ impl Pending {
                 format!("session {} has not taken the turn yet", handle.id),
             )),
         };
-        let snapshot = settled(handle, self.answer, self.wait, now).await?;
+        let snapshot = settled(patience, handle, self.answer, self.wait, now).await?;
         present(&handle.id, snapshot, self.budget, || Ok(handle.reader.clone())).await
     }
 }
 
 /// Waits for `answer`, and when the wait has passed asks how the turn is now.
 async fn settled(
+    patience: &Patience,
     handle: &Handle,
     answer: oneshot::Receiver<Result<Snapshot, Failure>>,
     wait: Duration,
@@ -102,9 +104,9 @@ async fn settled(
     if wait.is_zero() {
         return answer.await.unwrap_or_else(gone);
     }
-    match tokio::time::timeout(wait, answer).await {
-        Ok(answer) => answer.unwrap_or_else(gone),
-        Err(_) => {
+    match patience.within(wait, answer).await {
+        Some(answer) => answer.unwrap_or_else(gone),
+        None => {
             let turn = now()?;
             handle.ask(|reply| Request::Look { turn, until: Until::Now, reply }).await
         }
@@ -123,7 +125,7 @@ pub(super) async fn submit(
     let handle = live(&app, session)?;
     let (request, pending) = Wish::check(submit)?.into_request();
     handle.send(request).await?;
-    pending.answer(&handle).await.map(Json)
+    pending.answer(&app.patience, &handle).await.map(Json)
 }
 
 /// A turn as it is, or once it ends or asks for input.
@@ -143,7 +145,7 @@ pub(super) async fn look(
         let which = Which::Id(turn.clone());
         let asked = Request::Look { turn: which.clone(), until: until(wait), reply };
         handle.send(asked).await?;
-        match settled(&handle, answer, wait, || Ok(which)).await {
+        match settled(&app.patience, &handle, answer, wait, || Ok(which)).await {
             Ok(snapshot) => {
                 let reader = || Ok(handle.reader.clone());
                 return present(&session, snapshot, budget, reader).await.map(Json);

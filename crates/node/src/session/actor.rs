@@ -107,18 +107,13 @@ impl Actor {
     /// Waits for one thing to happen and deals with it whole.
     async fn round(&mut self) -> Option<Leave> {
         let next = self.timers.next();
+        // In no fixed order: neither a flood of output nor one of requests shuts out the other.
         tokio::select! {
-            biased;
-            () = self.link.readable() => self.hear_keeper(),
+            filled = self.link.fill() => self.hear_keeper(filled),
             request = self.inbox.recv() => match request {
                 Some(request) => self.serve(request),
                 None => Some(Leave::Released(None)),
             },
-            () = self.link.writable(), if self.link.blocked() => {
-                // A closed link shows when it is read.
-                let _ = self.link.flush();
-                None
-            }
             () = sleep_until(next.unwrap_or_else(Instant::now).into()), if next.is_some() => {
                 self.pass_time();
                 None
@@ -126,9 +121,8 @@ impl Actor {
         }
     }
 
-    fn hear_keeper(&mut self) -> Option<Leave> {
-        match self.link.fill() {
-            Filled::Nothing => None,
+    fn hear_keeper(&mut self, filled: Filled) -> Option<Leave> {
+        match filled {
             Filled::Some => self.take_messages(),
             Filled::Closed => {
                 self.keeper_hung_up();

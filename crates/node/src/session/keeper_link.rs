@@ -1,11 +1,15 @@
 //! The socket to a keeper, around the pure half of the link: reads frames, writes commands, and
 //! acknowledges without ever waiting for a timer.
 
+use std::future::poll_fn;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use windlass_client::stream::LeanStream;
 use windlass_lifecycle::link::{Given, NodeHalf};
 use windlass_protocol::frame::{Decoder, Frame, FrameError};
 use windlass_protocol::link::{Attached, Command, FromKeeper, Launch};
@@ -23,7 +27,7 @@ const ACK_BYTES: usize = 256 * 1024;
 pub(crate) struct KeeperLink {
     pub path: PathBuf,
     pub half: NodeHalf,
-    stream: UnixStream,
+    stream: LeanStream,
     decoder: Decoder,
     read_bytes: usize,
     /// Bytes to write; those before `written` are out.
@@ -36,7 +40,6 @@ pub(crate) struct KeeperLink {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
     Some,
-    Nothing,
     Closed,
 }
 
@@ -54,7 +57,8 @@ pub(crate) enum LinkError {
 impl KeeperLink {
     /// Connects and says who we are.
     pub fn open(path: PathBuf, half: NodeHalf, launch: Option<Box<Launch>>) -> io::Result<Self> {
-        let stream = connect(&path)?;
+        // A keeper's listener is there before the keeper is, so connecting never waits.
+        let stream = LeanStream::connect(&path)?;
         let mut link = Self {
             path,
             half,
@@ -72,7 +76,7 @@ impl KeeperLink {
 
     /// Connects again after a cut; whatever the keeper has not seen is sent again once it answers.
     pub fn reopen(&mut self) -> io::Result<()> {
-        self.stream = connect(&self.path)?;
+        self.stream = LeanStream::connect(&self.path)?;
         self.decoder = Decoder::default();
         self.outgoing.clear();
         self.written = 0;
@@ -85,37 +89,38 @@ impl KeeperLink {
         self.flush()
     }
 
-    pub async fn readable(&self) {
-        // An error shows again when it is read.
-        let _ = self.stream.readable().await;
+    /// Waits for bytes and takes them in; meanwhile writes what waits for room. Nothing is lost if
+    /// it is dropped before it is done.
+    pub async fn fill(&mut self) -> Filled {
+        poll_fn(|cx| {
+            if let Poll::Ready(Err(_)) = self.poll_flush(cx) {
+                return Poll::Ready(Filled::Closed);
+            }
+            self.poll_fill(cx)
+        })
+        .await
     }
 
-    pub async fn writable(&self) {
-        let _ = self.stream.writable().await;
-    }
-
-    /// Whether bytes wait for room.
-    pub fn blocked(&self) -> bool {
-        !self.outgoing.is_empty()
-    }
-
-    pub fn fill(&mut self) -> Filled {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Filled> {
         let buffer = self.decoder.buffer();
         buffer.reserve(self.read_bytes);
-        match self.stream.try_read_buf(buffer) {
-            Ok(0) => Filled::Closed,
-            Ok(read) => {
-                self.unacknowledged += read;
-                self.read_bytes = if read >= self.read_bytes {
-                    (self.read_bytes * 2).min(READ_BYTES_MAX)
-                } else {
-                    (self.read_bytes / 2).max(READ_BYTES_MIN)
-                };
-                Filled::Some
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Filled::Nothing,
-            Err(_) => Filled::Closed,
+        let read = ready!(pin!(self.stream.read_buf(buffer)).poll(cx)).unwrap_or(0);
+        self.unacknowledged += read;
+        self.read_bytes = if read >= self.read_bytes {
+            (self.read_bytes * 2).min(READ_BYTES_MAX)
+        } else {
+            (self.read_bytes / 2).max(READ_BYTES_MIN)
+        };
+        Poll::Ready(if read == 0 { Filled::Closed } else { Filled::Some })
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.outgoing.len() {
+            let rest = &self.outgoing[self.written..];
+            self.written += ready!(Pin::new(&mut self.stream).poll_write(cx, rest))?;
         }
+        self.emptied();
+        Poll::Ready(Ok(()))
     }
 
     pub fn next_message(&mut self) -> Result<Option<Message>, LinkError> {
@@ -150,17 +155,15 @@ impl KeeperLink {
                 Err(error) => return Err(error),
             }
         }
-        self.outgoing.clear();
-        self.written = 0;
-        // A large message is rare; its room is not kept for each of thousands of sessions.
-        self.outgoing.shrink_to(READ_BYTES_MIN);
+        self.emptied();
         Ok(())
     }
-}
 
-/// A keeper's listener is there before the keeper is, so connecting never waits.
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    let stream = std::os::unix::net::UnixStream::connect(path)?;
-    stream.set_nonblocking(true)?;
-    UnixStream::from_std(stream)
+    /// Everything is written. A large message is rare; its room is not kept for each of thousands
+    /// of sessions.
+    fn emptied(&mut self) {
+        self.outgoing.clear();
+        self.written = 0;
+        self.outgoing.shrink_to(READ_BYTES_MIN);
+    }
 }

@@ -118,10 +118,9 @@ impl Actor {
         loop {
             let _ = self.link.flush();
             self.link.acknowledge_all();
-            self.link.readable().await;
-            match self.link.fill() {
+            match self.link.fill().await {
                 Filled::Closed => return,
-                Filled::Some | Filled::Nothing => {
+                Filled::Some => {
                     // What a session says after its end is nobody's.
                     while let Ok(Some(_)) = self.link.next_message() {}
                 }

@@ -40,6 +40,11 @@ const FILES: &[Embedded] = &embedded![
     "wire.py",
 ];
 
+/// Starts the worker from the directory that is its last argument. The code's own `sys.path` and
+/// `sys.argv` are then what they would be without it.
+const BOOT: &str = "import sys; sys.path.insert(0, sys.argv.pop()); \
+    from windlass_worker.main import main; del sys.path[0]; main()";
+
 /// Interpreters whose real program is remembered; the memory is emptied when it is full.
 const KNOWN_MAX: usize = 64;
 
@@ -73,13 +78,14 @@ impl Python {
             env.insert("PATH".into(), path);
             env.insert("VIRTUAL_ENV".into(), venv.display().to_string());
         }
-        let boot = format!(
-            "import sys; sys.path.insert(0, {:?}); import windlass_worker.main as w; \
-             del sys.path[0]; w.main()",
-            self.root.display().to_string()
-        );
-        let argv = vec![interpreter.display().to_string(), "-u".into(), "-c".into(), boot];
+        let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT, &self.root_text()]
+            .map(str::to_owned)
+            .to_vec();
         Ok(Recipe { kind: "python", argv, env })
+    }
+
+    fn root_text(&self) -> String {
+        self.root.display().to_string()
     }
 
     /// Follows a script that stands in for an interpreter, once; workers are then started without
