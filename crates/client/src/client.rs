@@ -125,7 +125,15 @@ impl Client {
 
     fn new(dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
         let pool = Pool::new(dirs.socket());
-        Self { shared: Arc::new(Shared { dirs, start, retry_for, pool, patience: Patience::default() }) }
+        Self {
+            shared: Arc::new(Shared {
+                dirs,
+                start,
+                retry_for,
+                pool,
+                patience: Patience::default(),
+            }),
+        }
     }
 
     fn unreachable(&self, cause: io::Error) -> ClientError {

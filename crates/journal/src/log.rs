@@ -30,6 +30,9 @@ const WRITE_SLICES_MAX: usize = 1024;
 /// The buffer that an append leaves behind for the next.
 const BUFFER_BYTES_KEPT: usize = 256 * 1024;
 
+/// A segment that took less time to fill is not synced to the disk when it is full.
+const SYNC_AFTER_MS: u64 = 1000;
+
 /// An event to append; the log gives it its sequence number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
@@ -93,6 +96,8 @@ pub struct SessionLog {
     facts: Facts,
     newest: Newest,
     segment_bytes: u64,
+    /// When the newest segment was started, by its events' clock.
+    rolled_at_ms: u64,
     buffer: Vec<u8>,
     /// Which events' bodies are not in the buffer, and where in it they belong.
     apart: Vec<(usize, usize)>,
@@ -125,6 +130,7 @@ impl SessionLog {
         shared.open.store(true, Ordering::Release);
         Self {
             segment_bytes: quota::segment_bytes(facts.created.quota_bytes),
+            rolled_at_ms: facts.last_at_ms,
             indexer,
             shared,
             facts,
@@ -304,7 +310,12 @@ impl SessionLog {
             }
         };
         let old = std::mem::replace(&mut self.newest, fresh);
-        self.indexer.sync_later(old.file);
+        // A flood fills segments faster than a disk takes them, and drops most of them again.
+        let took_ms = self.facts.last_at_ms.saturating_sub(self.rolled_at_ms);
+        self.rolled_at_ms = self.facts.last_at_ms;
+        if took_ms >= SYNC_AFTER_MS {
+            self.indexer.sync_later(old.file);
+        }
         self.replace_in_list(&head);
         for first_seq in &head.drops {
             remove_segment(&segment::path(&self.shared.dir, *first_seq));

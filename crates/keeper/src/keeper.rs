@@ -49,12 +49,23 @@ pub(crate) enum Stage {
     /// None: before the launch, or after it ended by itself.
     Down,
     /// Started, and has not said that it is ready.
-    Starting { worker: Worker, until: Instant },
-    Up { worker: Worker },
+    Starting {
+        worker: Worker,
+        until: Instant,
+    },
+    Up {
+        worker: Worker,
+    },
     /// Asked to finish; killed at `until`.
-    Finishing { worker: Worker, until: Instant },
+    Finishing {
+        worker: Worker,
+        until: Instant,
+    },
     /// Everything below was killed and is being reaped.
-    Clearing { worker: Option<Worker>, then: Then },
+    Clearing {
+        worker: Option<Worker>,
+        then: Then,
+    },
 }
 
 /// What follows when everything is cleared.

@@ -45,7 +45,8 @@ enum StartError {
 }
 
 fn start(wanted: Wanted) -> Result<(), StartError> {
-    let setup = |act| move |errno: rustix::io::Errno| StartError::Setup { act, cause: errno.into() };
+    let setup =
+        |act| move |errno: rustix::io::Errno| StartError::Setup { act, cause: errno.into() };
     // A session of its own: no terminal's hang-up or Ctrl-C reaches it.
     rustix::process::setsid().map_err(setup("start a process session"))?;
     let listener = take_listener().map_err(|cause| StartError::Setup {

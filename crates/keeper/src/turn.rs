@@ -163,7 +163,11 @@ impl Keeper {
                 self.take_output(turn, stream, background, body);
             }
             FromWorker::Display { turn, mime, id, update, more } => {
-                return self.take_display(turn, EventKind::Display { mime, id, update, more }, body);
+                return self.take_display(
+                    turn,
+                    EventKind::Display { mime, id, update, more },
+                    body,
+                );
             }
             FromWorker::StdinWait { turn, prompt, secret } if self.is_current(turn) => {
                 if let Some(flight) = &mut self.running.turn {

@@ -22,7 +22,13 @@ use windlass_protocol::worker::{FD_VARIABLE, ToWorker};
 use crate::usage::Meter;
 
 /// Raw output bytes put into one event.
-const PIPE_READ_BYTES: usize = 64 * 1024;
+const PIPE_READ_BYTES: usize = 128 * 1024;
+
+/// What a pipe holds at first.
+const PIPE_BYTES: usize = 64 * 1024;
+
+/// What a pipe is made to hold once the worker has filled it: a flood then wakes us less often.
+const FLOOD_PIPE_BYTES: usize = 1024 * 1024;
 
 /// A started worker.
 #[derive(Debug)]
@@ -144,9 +150,13 @@ impl Worker {
 
     /// Bytes that lie in a raw pipe now.
     pub fn pipe_pending(&self, stream: Stream) -> usize {
-        self.pipe(stream)
-            .and_then(|pipe| rustix::io::ioctl_fionread(pipe).ok())
-            .map_or(0, |pending| pending as usize)
+        let Some(pipe) = self.pipe(stream) else { return 0 };
+        let pending = rustix::io::ioctl_fionread(pipe).map_or(0, |pending| pending as usize);
+        if pending == PIPE_BYTES {
+            // Refused where the user's pipes hold too much already; then it stays as it is.
+            let _ = rustix::pipe::fcntl_setpipe_size(pipe, FLOOD_PIPE_BYTES);
+        }
+        pending
     }
 
     /// Sends a message with its body, in chunks. It goes out now as far as the socket has room.

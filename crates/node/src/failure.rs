@@ -53,12 +53,16 @@ impl Failure {
 pub fn remedy(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::BadRequest => "correct the request; GET /v1/openapi.json describes it",
-        ErrorCode::MessageTooLarge => "send less at once, or put the data into the workspace as a file",
+        ErrorCode::MessageTooLarge => {
+            "send less at once, or put the data into the workspace as a file"
+        }
         ErrorCode::Overloaded => "wait for earlier turns to end, then send it again",
         ErrorCode::SessionNotFound => "list the sessions with `windlass ps --all`, or create one",
         ErrorCode::SessionExists => "choose another id, or use the session that has it",
         ErrorCode::SessionEnded => "create a new session; its output can still be read",
-        ErrorCode::TurnNotFound => "check the turn's id; old turns go with their session's retention",
+        ErrorCode::TurnNotFound => {
+            "check the turn's id; old turns go with their session's retention"
+        }
         ErrorCode::TurnNotRunning => "look at the turn: it has ended, or waits behind another",
         ErrorCode::StateLost => "set the state up again, then send the turn again",
         ErrorCode::WorkerFailed => {

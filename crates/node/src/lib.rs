@@ -17,6 +17,6 @@ mod session;
 mod workers;
 
 pub use config::Config;
-pub use windlass_sandbox::Wanted;
 pub use instance::ClaimError;
 pub use run::{RunError, run};
+pub use windlass_sandbox::Wanted;

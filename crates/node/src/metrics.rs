@@ -4,8 +4,7 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use windlass_protocol::Outcome;
 
-const SOURCE: Metadata<'static> =
-    Metadata::new("windlass", metrics::Level::INFO, Some("windlass"));
+const SOURCE: Metadata<'static> = Metadata::new("windlass", metrics::Level::INFO, Some("windlass"));
 
 /// Turn lengths are counted in these steps, in seconds.
 const TURN_SECONDS: [f64; 9] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0];
@@ -29,7 +28,8 @@ impl Metrics {
             .expect("the buckets are not empty")
             .build_recorder();
         describe(&recorder);
-        let counter = |name: &'static str| recorder.register_counter(&Key::from_name(name), &SOURCE);
+        let counter =
+            |name: &'static str| recorder.register_counter(&Key::from_name(name), &SOURCE);
         let turns = ["ok", "error", "interrupted", "timed_out", "lost"].map(|outcome| {
             let labels = vec![Label::new("outcome", outcome)];
             recorder.register_counter(&Key::from_parts("windlass_turns_total", labels), &SOURCE)

@@ -42,14 +42,33 @@ pub(crate) struct Handle {
 pub(crate) enum Request {
     Submit(Submit),
     /// The turn as it is, or as it is once it ends or asks for input.
-    Look { turn: Which, until: Until, reply: Reply<Snapshot> },
+    Look {
+        turn: Which,
+        until: Until,
+        reply: Reply<Snapshot>,
+    },
     /// Interrupt this turn, or the running one.
-    Interrupt { turn: Option<TurnId>, reply: Reply<Snapshot> },
-    Input { turn: TurnId, bytes: Bytes, eof: bool, reply: Reply<Snapshot> },
-    Reset { reply: Reply<()> },
-    Close { grace_ms: u64, reply: Reply<()> },
+    Interrupt {
+        turn: Option<TurnId>,
+        reply: Reply<Snapshot>,
+    },
+    Input {
+        turn: TurnId,
+        bytes: Bytes,
+        eof: bool,
+        reply: Reply<Snapshot>,
+    },
+    Reset {
+        reply: Reply<()>,
+    },
+    Close {
+        grace_ms: u64,
+        reply: Reply<()>,
+    },
     /// The node stops and leaves the session to its keeper.
-    Release { reply: oneshot::Sender<()> },
+    Release {
+        reply: oneshot::Sender<()>,
+    },
 }
 
 #[derive(Debug)]

@@ -89,9 +89,7 @@ pub enum EventKind {
 }
 
 /// Where output came from.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
     Stdout,
@@ -103,9 +101,7 @@ pub enum Stream {
 }
 
 /// How a turn ended.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Ok,
@@ -116,9 +112,7 @@ pub enum Outcome {
 }
 
 /// Who wants a turn stopped.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
     Client,
@@ -137,9 +131,7 @@ pub struct TurnError {
 }
 
 /// What a turn cost.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct Usage {
     pub wall_ms: f64,
     /// Processor time of the worker process (and, for turns over 2 ms, of its ended children).
@@ -167,9 +159,7 @@ pub enum DropReason {
 }
 
 /// Why a session ended.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
     /// A client closed it.

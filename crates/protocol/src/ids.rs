@@ -15,7 +15,9 @@ pub const ID_CHARS_MAX: usize = 64;
 pub enum IdError {
     #[error("an id is 1 to {ID_CHARS_MAX} characters long, not {0}")]
     Length(usize),
-    #[error("an id holds letters, digits, '-' and '_' and starts with a letter or digit, unlike {0:?}")]
+    #[error(
+        "an id holds letters, digits, '-' and '_' and starts with a letter or digit, unlike {0:?}"
+    )]
     Character(String),
     #[error("a chosen turn id holds at least one character that is not a digit, unlike {0:?}")]
     OnlyDigits(String),

@@ -79,7 +79,10 @@ pub enum Command {
 pub enum FromKeeper {
     Attached(Box<Attached>),
     /// The attach was not accepted; the keeper closes the connection.
-    Refused { epoch: Epoch, reason: RefuseReason },
+    Refused {
+        epoch: Epoch,
+        reason: RefuseReason,
+    },
     /// One event of the session. `command` is the last command seen.
     Event {
         link: LinkSeq,
@@ -89,7 +92,9 @@ pub enum FromKeeper {
         event: EventKind,
     },
     /// The last command seen, where no event says so soon.
-    Seen { command: CommandSeq },
+    Seen {
+        command: CommandSeq,
+    },
 }
 
 /// The keeper's answer to an attach it accepts; held events follow it.
@@ -125,7 +130,15 @@ pub enum RefuseReason {
 
 /// How the keeper holds its process tree.
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema,
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+    utoipa::ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {

@@ -33,10 +33,8 @@ pub(crate) fn enter() -> Result<u32, HoldError> {
 }
 
 fn become_subreaper() -> Result<(), HoldError> {
-    set_child_subreaper(rustix::process::Pid::from_raw(1)).map_err(|errno| HoldError::Failed {
-        act: "become a subreaper",
-        cause: errno.into(),
-    })
+    set_child_subreaper(rustix::process::Pid::from_raw(1))
+        .map_err(|errno| HoldError::Failed { act: "become a subreaper", cause: errno.into() })
 }
 
 /// Waits for the held process to end, ends all that it left, and exits.
@@ -66,10 +64,8 @@ fn stand_guard(held: Pid) -> ! {
 /// the keeper and look alive to a node.
 fn release_descriptors() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
-    let open: Vec<i32> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
+    let open: Vec<i32> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for descriptor in open {
         let _ = nix::unistd::close(descriptor);
     }

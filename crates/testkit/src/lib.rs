@@ -3,8 +3,8 @@
 //!
 //! No process started through [`TestNode`] or [`Load`] outlives it, also when the test panics.
 
-pub mod escape;
 mod asking;
+pub mod escape;
 mod gate;
 mod load;
 mod node;

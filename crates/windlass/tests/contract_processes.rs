@@ -178,6 +178,20 @@ async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
 }
 
 #[tokio::test]
+async fn contract_45_a_session_closed_before_its_keeper_is_up_leaves_nothing() {
+    let node = TestNode::start(PROGRAM).await.unwrap();
+    let client = node.client().await.unwrap();
+    for grace_ms in [Some(0), None, Some(0)] {
+        let session = node.session(&client).await.unwrap().id;
+        within(PATIENCE, client.close_session(&session, CloseQuery { grace_ms })).await.unwrap();
+        // Not by a keeper's patience or grace: both are longer.
+        for pid in processes::below(node.pid()) {
+            assert!(processes::wait_gone(pid, PATIENCE), "process {pid} is left");
+        }
+    }
+}
+
+#[tokio::test]
 async fn contract_46_the_lock_and_socket_of_a_dead_node_are_taken_over() {
     let mut node = TestNode::start(PROGRAM).await.unwrap();
     let (socket, lock) = (node.dirs().socket(), node.dirs().runtime.join("node.lock"));

@@ -40,8 +40,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
 
 fn bare_start() -> Result<Duration> {
     let started = Instant::now();
-    let status =
-        python::command().args(["-c", "print(1+1)"]).stdout(Stdio::null()).status()?;
+    let status = python::command().args(["-c", "print(1+1)"]).stdout(Stdio::null()).status()?;
     ensure!(status.success(), "the interpreter failed");
     Ok(started.elapsed())
 }

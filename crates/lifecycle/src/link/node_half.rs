@@ -174,3 +174,46 @@ fn with_more(act: &Command, more: bool) -> Command {
         other => other.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use windlass_protocol::frame::Decoder;
+
+    use super::*;
+
+    /// What the keeper is told of the journal by each frame in `out`.
+    fn told(out: &mut Vec<u8>) -> Vec<u64> {
+        let mut decoder = Decoder::default();
+        decoder.push(&std::mem::take(out));
+        let mut told = Vec::new();
+        while let Some(frame) = decoder.next_frame().expect("whole frames") {
+            told.push(match serde_json::from_slice(&frame.header).expect("a message") {
+                ToKeeper::Attach { after, .. }
+                | ToKeeper::Ack { after }
+                | ToKeeper::Command { after, .. } => after.0,
+            });
+        }
+        told
+    }
+
+    #[test]
+    fn what_is_withheld_is_not_acknowledged_until_it_may_be_and_never_taken_back() {
+        let mut half = NodeHalf::new(Epoch(1), LinkSeq(0));
+        let mut out = Vec::new();
+        half.attach(&mut out, None);
+        for link in 1..=5 {
+            assert_eq!(half.arrived(LinkSeq(link)), Arrival::Next);
+        }
+        half.withhold(Some(LinkSeq(4)));
+        half.acknowledge(&mut out);
+        half.acknowledge(&mut out);
+        half.withhold(Some(LinkSeq(2)));
+        half.acknowledge(&mut out);
+        half.attach(&mut out, None);
+        assert_eq!(told(&mut out), [0, 3, 3]);
+        assert_eq!(half.arrived(LinkSeq(4)), Arrival::Again);
+        half.withhold(None);
+        half.acknowledge(&mut out);
+        assert_eq!(told(&mut out), [5]);
+    }
+}

@@ -212,7 +212,9 @@ impl World {
         let bytes: Vec<u8> = wire.to_keeper.drain(..portion.min(wire.to_keeper.len())).collect();
         wire.keeper.push(&bytes);
         while let Some(wire) = self.nodes[place].wire.as_mut() {
-            let Some(frame) = wire.keeper.next_frame().expect("we made every frame") else { return };
+            let Some(frame) = wire.keeper.next_frame().expect("we made every frame") else {
+                return;
+            };
             let message = serde_json::from_slice(&frame.header).expect("we made every header");
             self.keeper_hears(place, message, &frame.body);
         }
@@ -301,7 +303,9 @@ impl World {
                             node.journal.push((link, u64::from_be_bytes(number)));
                         }
                         Arrival::Again => {}
-                        Arrival::Gap { missing } => panic!("{missing} events before {link} missing"),
+                        Arrival::Gap { missing } => {
+                            panic!("{missing} events before {link} missing")
+                        }
                     }
                 }
                 FromKeeper::Seen { command } => node.half.seen(command),

@@ -133,7 +133,8 @@ fn follow(follower: Follower) -> Response {
             }
         }
     });
-    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    let headers =
+        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     (headers, Body::from_stream(pieces)).into_response()
 }
 

@@ -4,10 +4,10 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, Request, Response};
 use axum::response::IntoResponse;
-use axum::Router;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -41,8 +41,7 @@ pub(crate) async fn serve(listener: UnixListener, context: App) {
             }
         };
         // The directory keeps others out; this holds even where its mode was changed.
-        let allowed =
-            stream.peer_cred().is_ok_and(|peer| peer.uid() == user || peer.uid() == 0);
+        let allowed = stream.peer_cred().is_ok_and(|peer| peer.uid() == user || peer.uid() == 0);
         let stream = stream.into_std().and_then(|stream| LeanStream::new(stream.into()));
         if let Ok(stream) = stream
             && allowed

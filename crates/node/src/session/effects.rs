@@ -21,13 +21,24 @@ use crate::failure::{Failure, remedy};
 /// Something to do once this round's records are in the journal.
 #[derive(Debug)]
 pub(super) enum Act {
-    Start { turn: TurnNo },
-    Interrupt { turn: TurnNo },
-    Input { turn: TurnNo, bytes: Bytes, eof: bool, reply: super::Reply<super::turns::Snapshot> },
+    Start {
+        turn: TurnNo,
+    },
+    Interrupt {
+        turn: TurnNo,
+    },
+    Input {
+        turn: TurnNo,
+        bytes: Bytes,
+        eof: bool,
+        reply: super::Reply<super::turns::Snapshot>,
+    },
     Restart,
     StopKeeper,
     /// Answer those who wait for this turn.
-    Settle { turn: TurnNo },
+    Settle {
+        turn: TurnNo,
+    },
 }
 
 impl Actor {
@@ -115,14 +126,14 @@ impl Actor {
         ended.code = Bytes::new();
         let end = End { outcome, error, usage, receipt };
         ended.end = Some(end.clone());
-        let kind = EventKind::TurnEnded {
-            outcome,
-            error: end.error,
-            usage,
-            receipt: end.receipt,
+        let kind = EventKind::TurnEnded { outcome, error: end.error, usage, receipt: end.receipt };
+        let record = NewEvent {
+            at_ms: now_ms(),
+            turn: Some(turn),
+            link: reported.link,
+            kind,
+            body: Bytes::new(),
         };
-        let record =
-            NewEvent { at_ms: now_ms(), turn: Some(turn), link: reported.link, kind, body: Bytes::new() };
         self.records.push(record);
         self.turns.ended(turn);
         self.context.metrics.turn_ended(outcome, usage.wall_ms);
@@ -174,7 +185,8 @@ impl Actor {
                 self.link.command(Command::Restart, Bytes::new());
             }
             Act::StopKeeper => {
-                let grace_ms = self.closing.as_ref().map_or(0, |closing: &Closing| closing.grace_ms);
+                let grace_ms =
+                    self.closing.as_ref().map_or(0, |closing: &Closing| closing.grace_ms);
                 self.link.command(Command::Shutdown { grace_ms }, Bytes::new());
             }
             Act::Settle { turn } => self.settle(turn),
@@ -218,7 +230,9 @@ pub(super) struct Reported {
 /// The error of a turn that Windlass ended: its name, and what the code itself said, if anything.
 pub(super) fn explain(code: ErrorCode, said: Option<TurnError>) -> TurnError {
     let message = match said {
-        Some(said) => format!("{}; the code ended with {}: {}", remedy(code), said.name, said.message),
+        Some(said) => {
+            format!("{}; the code ended with {}: {}", remedy(code), said.name, said.message)
+        }
         None => remedy(code).to_owned(),
     };
     TurnError { code: Some(code), name: code.as_str().to_owned(), message }

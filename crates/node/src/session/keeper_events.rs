@@ -74,18 +74,23 @@ impl Actor {
     }
 
     fn take_attached(&mut self, attached: Attached) {
+        self.greet(&attached);
+        let held = attached.last > self.link.half.after();
+        self.attached = Some(attached);
+        if !held {
+            self.caught_up();
+        }
+    }
+
+    /// The keeper answered: now it gets the commands that waited for it.
+    pub(super) fn greet(&mut self, attached: &Attached) {
         {
             let mut info = self.info.lock().expect("no holder of this lock can panic");
             info.keeper_pid = Some(attached.pid);
             info.hold = Some(attached.hold);
         }
-        if let Err(error) = self.link.attached(&attached) {
+        if let Err(error) = self.link.attached(attached) {
             tracing::warn!(session = %self.id, %error, "the keeper's link broke");
-        }
-        let held = attached.last > self.link.half.after();
-        self.attached = Some(attached);
-        if !held {
-            self.caught_up();
         }
     }
 

@@ -10,7 +10,7 @@ use windlass_lifecycle::session::Loss;
 use windlass_lifecycle::{Effect, Event};
 use windlass_protocol::SessionId;
 use windlass_protocol::event::{EventKind, Usage};
-use windlass_protocol::link::Attached;
+use windlass_protocol::link::{Attached, FromKeeper};
 use windlass_protocol::worker::WorkerOutcome;
 
 use super::actor::{Actor, Leave};
@@ -121,8 +121,13 @@ impl Actor {
             match self.link.fill().await {
                 Filled::Closed => return,
                 Filled::Some => {
-                    // What a session says after its end is nobody's.
-                    while let Ok(Some(_)) = self.link.next_message() {}
+                    // What a session says after its end is nobody's. But a keeper that answers
+                    // only now has not been told to stop.
+                    while let Ok(Some((message, _))) = self.link.next_message() {
+                        if let FromKeeper::Attached(attached) = message {
+                            self.greet(&attached);
+                        }
+                    }
                 }
             }
         }
@@ -146,7 +151,8 @@ impl Actor {
 
 /// The records of a keeper's death when no owner is there to write them.
 pub(super) fn records_of_loss(id: &SessionId, effects: &[Effect]) -> Vec<NewEvent> {
-    let record = |turn, kind| NewEvent { at_ms: now_ms(), turn, link: None, kind, body: Bytes::new() };
+    let record =
+        |turn, kind| NewEvent { at_ms: now_ms(), turn, link: None, kind, body: Bytes::new() };
     effects
         .iter()
         .filter_map(|effect| match *effect {

@@ -70,7 +70,8 @@ impl Actor {
         let number = turn.number;
         let before = self.machine.clone();
         self.turns.insert(turn);
-        let (machine, effects) = std::mem::take(&mut self.machine).step(Event::TurnAsked { turn: number });
+        let (machine, effects) =
+            std::mem::take(&mut self.machine).step(Event::TurnAsked { turn: number });
         self.machine = machine;
         for effect in effects {
             if let Effect::Refuse { code, .. } = effect {
@@ -98,7 +99,10 @@ impl Actor {
         let snapshot = self.snapshot(turn);
         let settled = !matches!(
             &snapshot,
-            Ok(Snapshot { state: TurnState::Waiting | TurnState::Running | TurnState::Interrupting, .. })
+            Ok(Snapshot {
+                state: TurnState::Waiting | TurnState::Running | TurnState::Interrupting,
+                ..
+            })
         );
         if settled || until == Until::Now {
             return answer(reply, snapshot);

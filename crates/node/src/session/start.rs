@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
-use windlass_journal::{AppendError, CreateError, Facts, NewSession, OpenTurn, Recovered, SessionLog};
+use windlass_journal::{
+    AppendError, CreateError, Facts, NewSession, OpenTurn, Recovered, SessionLog,
+};
 use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, WorkerFact};
 use windlass_lifecycle::{Event, Session as Machine};
@@ -275,10 +277,9 @@ fn exists(id: &SessionId) -> Failure {
 fn creation_failed(id: &SessionId, error: &CreateError) -> Failure {
     match error {
         CreateError::AlreadyExists(_) => exists(id),
-        CreateError::Append(AppendError::DiskFull { .. }) => Failure::new(
-            ErrorCode::DiskFull,
-            format!("the journal has no room for session {id}"),
-        ),
+        CreateError::Append(AppendError::DiskFull { .. }) => {
+            Failure::new(ErrorCode::DiskFull, format!("the journal has no room for session {id}"))
+        }
         other => internal(&format!("the journal of session {id} cannot be made: {other}")),
     }
 }

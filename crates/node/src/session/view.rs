@@ -107,8 +107,8 @@ impl Shown {
             Err(error) => {
                 let raw = error.as_bytes();
                 // A cut through a character is the budget's doing and no reason for base64.
-                let base64 = (omitted == 0)
-                    .then(|| base64::engine::general_purpose::STANDARD.encode(raw));
+                let base64 =
+                    (omitted == 0).then(|| base64::engine::general_purpose::STANDARD.encode(raw));
                 (String::from_utf8_lossy(raw).into_owned(), base64)
             }
         };
