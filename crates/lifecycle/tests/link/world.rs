@@ -132,11 +132,7 @@ impl World {
             35..=59 => self.carry_to_keeper(place),
             60..=84 => self.carry_to_node(place),
             85..=89 => self.cut(place),
-            90..=94 => {
-                if self.nodes[place].wire.is_none() {
-                    self.connect(place);
-                }
-            }
+            90..=94 if self.nodes[place].wire.is_none() => self.connect(place),
             95..=96 => self.acknowledge(place),
             97 => {
                 self.coverage.kills += 1;

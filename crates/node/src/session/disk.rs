@@ -6,8 +6,9 @@
 use bytes::Bytes;
 use windlass_journal::{AppendError, NewEvent};
 use windlass_lifecycle::Event;
-use windlass_protocol::LinkSeq;
+use windlass_protocol::api::TurnState;
 use windlass_protocol::event::{DropReason, EventKind};
+use windlass_protocol::{LinkSeq, TurnNo};
 
 use super::actor::Actor;
 use crate::clock::now_ms;
@@ -135,6 +136,18 @@ impl Actor {
                 }
                 Written::No
             }
+        }
+    }
+
+    /// A held event tells that a turn was interrupted of which the journal does not know that
+    /// anybody asked for it: only a node without room does that, and it said so to its clients.
+    pub(super) fn interrupted_without_record(&mut self, turn: TurnNo) {
+        let asked = self.machine.turn_state(turn) == TurnState::Interrupting;
+        if self.attached.is_some()
+            && !asked
+            && let Some(open) = self.turns.get_mut(turn)
+        {
+            open.disk_full = true;
         }
     }
 

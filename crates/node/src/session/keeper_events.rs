@@ -124,6 +124,9 @@ impl Actor {
             Outcome::Error | Outcome::TimedOut | Outcome::Lost => WorkerOutcome::Error,
         };
         let turn = turn.unwrap_or_default();
+        if outcome == WorkerOutcome::Interrupted {
+            self.interrupted_without_record(turn);
+        }
         let (machine, effects) =
             std::mem::take(&mut self.machine).step(Event::TurnDone { turn, outcome });
         self.machine = machine;
