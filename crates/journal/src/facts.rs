@@ -77,6 +77,9 @@ pub struct OpenTurn {
     pub output_bytes: u64,
     /// Who asked first that it be stopped.
     pub interrupt: Option<StopCause>,
+    /// Some of its output found no room on the disk.
+    #[serde(default)]
+    pub disk_full: bool,
     /// What it waits for, while it does.
     pub stdin_wait: Option<StdinWait>,
     pub displays: Vec<DisplayRef>,
@@ -257,6 +260,9 @@ impl Facts {
                 self.output_bytes += bytes;
                 self.output_dropped_bytes += bytes;
                 self.credit_output(turn, from, *bytes);
+                if let Some(turn) = self.open_turn_mut(turn) {
+                    turn.disk_full = true;
+                }
             }
             EventKind::Display { .. } => self.show(event, stamp, body),
             EventKind::StdinWait { prompt, secret } => {
@@ -308,6 +314,7 @@ impl Facts {
             output_to: self.output_bytes,
             output_bytes: 0,
             interrupt: None,
+            disk_full: false,
             stdin_wait: None,
             displays: Vec::new(),
         });

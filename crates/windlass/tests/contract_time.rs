@@ -240,7 +240,7 @@ async fn contract_22_a_fresh_worker_is_not_given_up_once_it_is_there() {
 /// Holds the GIL where no signal reaches Python, as native code does that never checks for one.
 const HOLD_THE_GIL: &str = "import ctypes, signal\n\
     hold = ctypes.PyDLL(None).sleep\n\
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n\
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
     print('held')\n\
     hold(5)\n";
 

@@ -29,6 +29,8 @@ pub(super) enum Written {
 pub(super) struct Owed {
     records: Vec<NewEvent>,
     dropped_bytes: u64,
+    /// The turn whose output was dropped.
+    dropped_turn: Option<TurnNo>,
     /// The last event of the keeper's that was dropped.
     dropped_link: Option<LinkSeq>,
 }
@@ -47,30 +49,30 @@ impl Owed {
 
     fn keep(&mut self, records: &mut Vec<NewEvent>) {
         for record in records.drain(..) {
-            match record.kind {
-                EventKind::Output { .. } => self.drop(record.body.len() as u64, record.link),
-                EventKind::OutputDropped { bytes, reason: DropReason::DiskFull } => {
-                    self.drop(bytes, record.link);
+            let bytes = match record.kind {
+                EventKind::Output { .. } => record.body.len() as u64,
+                EventKind::OutputDropped { bytes, reason: DropReason::DiskFull } => bytes,
+                EventKind::Display { .. } => 0,
+                _ if self.records.len() < OWED_MAX => {
+                    self.records.push(record);
+                    continue;
                 }
-                EventKind::Display { .. } => self.drop(0, record.link),
-                _ if self.records.len() < OWED_MAX => self.records.push(record),
-                _ => self.drop(0, record.link),
-            }
+                _ => 0,
+            };
+            self.dropped_bytes += bytes;
+            self.dropped_turn = self.dropped_turn.or(record.turn);
+            self.dropped_link = self.dropped_link.max(record.link);
         }
-    }
-
-    fn drop(&mut self, bytes: u64, link: Option<LinkSeq>) {
-        self.dropped_bytes += bytes;
-        self.dropped_link = self.dropped_link.max(link);
     }
 
     fn take(&mut self) -> Vec<NewEvent> {
         let mut records = std::mem::take(&mut self.records);
         let bytes = std::mem::take(&mut self.dropped_bytes);
+        let turn = std::mem::take(&mut self.dropped_turn);
         let link = std::mem::take(&mut self.dropped_link);
         if bytes > 0 || link.is_some() {
             let kind = EventKind::OutputDropped { bytes, reason: DropReason::DiskFull };
-            let note = NewEvent { at_ms: now_ms(), turn: None, link, kind, body: Bytes::new() };
+            let note = NewEvent { at_ms: now_ms(), turn, link, kind, body: Bytes::new() };
             records.insert(0, note);
         }
         records

@@ -227,6 +227,7 @@ impl Actor {
             turn.output = Ends::elsewhere(open.output_bytes);
             turn.displays = open.displays;
             turn.stdin_wait = open.stdin_wait;
+            turn.disk_full = open.disk_full;
             self.turns.insert(turn);
         }
     }
