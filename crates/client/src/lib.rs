@@ -30,5 +30,5 @@ pub use dirs::{Dirs, DirsError};
 pub use endpoints::{DisplayBytes, OutputBytes, WhichSessions, fresh_turn_id};
 pub use error::ClientError;
 pub use events::EventStream;
-pub use start::{Launched, StartError, launch_node};
+pub use start::{Launched, StartError, keep_short, launch_node};
 pub use windlass_protocol as protocol;

@@ -194,6 +194,7 @@ fn spawn(
     env: &[(OsString, OsString)],
 ) -> Result<Child, StartError> {
     let path = dirs.log();
+    keep_short(&path);
     let log = OpenOptions::new()
         .create(true)
         .append(true)
@@ -220,6 +221,16 @@ async fn first_line(stdout: OwnedFd) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     BufReader::new(stdout.take(READY_LINE_BYTES_MAX)).read_until(b'\n', &mut line).await?;
     Ok(line)
+}
+
+/// A log past this is put aside when the next node starts; one such is kept.
+const LOG_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// Puts a long log aside, in the place of the one before it. A log that cannot be moved goes on.
+pub fn keep_short(log: &Path) {
+    if fs::metadata(log).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
+        let _ = fs::rename(log, log.with_extension("log.1"));
+    }
 }
 
 /// The last lines of the log, as far as they can be read.

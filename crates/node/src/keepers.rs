@@ -32,6 +32,11 @@ pub(crate) fn socket_path(config: &Config, session: &SessionId) -> PathBuf {
     config.keepers_dir().join(format!("{session}.sock"))
 }
 
+/// Where keepers say what they cannot say over their link.
+pub(crate) fn log_path(config: &Config) -> PathBuf {
+    config.state_dir.join("keepers.log")
+}
+
 /// Starts a keeper that listens at the session's socket. The socket is there when this returns, so
 /// that connecting to it needs no waiting; the keeper's own start goes on meanwhile.
 pub(crate) fn start(config: &Config, session: &SessionId) -> Result<PathBuf, StartError> {
@@ -43,11 +48,8 @@ pub(crate) fn start(config: &Config, session: &SessionId) -> Result<PathBuf, Sta
     remove_socket(&path);
     let listener = UnixListener::bind(&path)
         .map_err(|cause| StartError::Listen { path: path.clone(), cause })?;
-    let log = std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(config.state_dir.join("keepers.log"));
+    let log =
+        std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(log_path(config));
     let spawned = Command::new(&config.program)
         .arg("keeper")
         .arg(config.hold.as_str())

@@ -40,6 +40,7 @@ pub async fn run(config: Config, ready: impl FnOnce()) -> Result<(), RunError> {
     let failed = |act| move |cause| RunError::Io { act, cause };
     let (claim, listener) = Claim::take(&config)?;
     raise_descriptor_limit();
+    windlass_client::keep_short(&keepers::log_path(&config));
     let listener = UnixListener::from_std(listener).map_err(failed("listen"))?;
     let journal = Journal::open(&config.state_dir, JournalOptions::default())?;
     let epoch = journal.next_epoch().map_err(failed("take an epoch"))?;

@@ -50,8 +50,9 @@ impl Actor {
             FromKeeper::Attached(attached) => self.take_attached(*attached),
             FromKeeper::Refused { epoch, reason } => {
                 tracing::warn!(session = %self.id, %epoch, ?reason, "the keeper refused this node");
-                if reason == RefuseReason::StaleEpoch {
-                    return Some(Leave::Released(None));
+                match reason {
+                    RefuseReason::StaleEpoch => return Some(Leave::Released(None)),
+                    RefuseReason::BadAttach => self.lose_keeper("it refused the attach"),
                 }
             }
             FromKeeper::Seen { command } => self.link.half.seen(command),
