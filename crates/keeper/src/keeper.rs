@@ -112,6 +112,7 @@ impl Keeper {
                 self.lose_node();
             }
         }
+        self.held.let_go();
         self.remove_socket();
     }
 
@@ -169,7 +170,7 @@ impl Keeper {
 
     pub(crate) fn start_worker(&mut self) {
         let Some(launch) = &self.launch else { return };
-        match Worker::start(launch) {
+        match self.held.around(|| Worker::start(launch)) {
             Ok(worker) => {
                 let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
                 self.stage = Stage::Starting { worker, until };
@@ -201,7 +202,8 @@ impl Keeper {
     pub(crate) fn finish(&mut self, grace: Duration) {
         let stage = std::mem::replace(&mut self.stage, Stage::Down);
         match stage {
-            Stage::Starting { mut worker, .. } | Stage::Up { mut worker } if !grace.is_zero() => {
+            // One that is not up has nothing to finish.
+            Stage::Up { mut worker } if !grace.is_zero() => {
                 let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
                 worker.send(ToWorker::Shutdown { grace_ms }, &Bytes::new());
                 self.stage = Stage::Finishing { worker, until: Instant::now() + grace };
@@ -217,7 +219,7 @@ impl Keeper {
     pub(crate) fn clear(&mut self, then: Then) {
         let then = match self.stage {
             // Nothing overrides the keeper's own end.
-            Stage::Clearing { then: Then::Exit, .. } => Then::Exit,
+            Stage::Clearing { then: Then::Exit, .. } | Stage::Finishing { .. } => Then::Exit,
             _ => then,
         };
         self.held.kill_all();

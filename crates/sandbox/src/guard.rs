@@ -8,16 +8,18 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid};
 use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
 
+use crate::cgroup::Cgroup;
 use crate::hold::HoldError;
 use crate::tree;
 
 /// Goes on as a subreaper below a guard; the calling process becomes the guard and never returns.
-pub(crate) fn enter() -> Result<u32, HoldError> {
+pub(crate) fn enter() -> Result<(u32, Option<Cgroup>), HoldError> {
     become_subreaper()?;
+    let cgroup = Cgroup::make();
     let guard = getpid();
     // SAFETY: the caller has one thread, so the child may do anything a process may.
     match unsafe { fork() } {
-        Ok(ForkResult::Parent { child }) => stand_guard(child),
+        Ok(ForkResult::Parent { child }) => stand_guard(child, cgroup.as_ref()),
         Ok(ForkResult::Child) => {}
         Err(errno) => return Err(HoldError::Failed { act: "fork", cause: errno.into() }),
     }
@@ -29,7 +31,7 @@ pub(crate) fn enter() -> Result<u32, HoldError> {
         return Err(failed(io::Error::other("the guard is gone already")));
     }
     become_subreaper()?;
-    Ok(getpid().as_raw().unsigned_abs())
+    Ok((getpid().as_raw().unsigned_abs(), cgroup))
 }
 
 fn become_subreaper() -> Result<(), HoldError> {
@@ -38,7 +40,7 @@ fn become_subreaper() -> Result<(), HoldError> {
 }
 
 /// Waits for the held process to end, ends all that it left, and exits.
-fn stand_guard(held: Pid) -> ! {
+fn stand_guard(held: Pid, cgroup: Option<&Cgroup>) -> ! {
     // Only SIGKILL ends a guard before its charge; an error here leaves the default, which is safe.
     let _ = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
     release_descriptors();
@@ -51,11 +53,17 @@ fn stand_guard(held: Pid) -> ! {
             Err(_) => break,
         }
     }
+    if let Some(cgroup) = cgroup {
+        cgroup.kill();
+    }
     // Each round ends the children of this moment; theirs come to us and fall in the next.
     while tree::kill_children() > 0 {
         if waitpid(None::<Pid>, None).is_err() {
             break;
         }
+    }
+    if let Some(cgroup) = cgroup {
+        cgroup.remove();
     }
     std::process::exit(0)
 }

@@ -6,6 +6,7 @@ use std::io;
 
 use windlass_protocol::link::Hold;
 
+use crate::cgroup::Cgroup;
 use crate::{guard, namespace, tree};
 
 /// Which way of holding the caller wants.
@@ -48,10 +49,12 @@ pub enum HoldError {
 }
 
 /// The tree below this process, held.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Held {
     hold: Hold,
     pid: u32,
+    /// With a subreaper, where the machine lets us make one.
+    cgroup: Option<Cgroup>,
 }
 
 impl Held {
@@ -64,6 +67,21 @@ impl Held {
         self.pid
     }
 
+    /// Starts processes so that they are held. The caller has one thread.
+    pub fn around<T>(&self, start: impl FnOnce() -> T) -> T {
+        match &self.cgroup {
+            Some(cgroup) => cgroup.around(start),
+            None => start(),
+        }
+    }
+
+    /// Leaves nothing of the holding itself behind. For when nothing is held any more.
+    pub fn let_go(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove();
+        }
+    }
+
     /// Sends SIGKILL to everything below this process. What has ended is then reaped with
     /// [`crate::reap_all`]; until that says nothing is left, call this again after each reaping,
     /// since orphans come to us as their parents die.
@@ -71,6 +89,9 @@ impl Held {
         match self.hold {
             Hold::PidNamespace => namespace::kill_everyone_else(),
             Hold::Subreaper => {
+                if let Some(cgroup) = &self.cgroup {
+                    cgroup.kill();
+                }
                 tree::kill_children();
             }
         }
@@ -84,10 +105,11 @@ impl Held {
 pub fn enter(wanted: Wanted) -> Result<Held, HoldError> {
     if wanted != Wanted::Subreaper {
         match namespace::enter() {
-            Ok(pid) => return Ok(Held { hold: Hold::PidNamespace, pid }),
+            Ok(pid) => return Ok(Held { hold: Hold::PidNamespace, pid, cgroup: None }),
             Err(HoldError::NamespaceRefused(_)) if wanted == Wanted::Auto => {}
             Err(error) => return Err(error),
         }
     }
-    guard::enter().map(|pid| Held { hold: Hold::Subreaper, pid })
+    let (pid, cgroup) = guard::enter()?;
+    Ok(Held { hold: Hold::Subreaper, pid, cgroup })
 }

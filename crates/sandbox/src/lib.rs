@@ -6,6 +6,7 @@
 
 pub mod hold;
 
+mod cgroup;
 mod guard;
 mod namespace;
 mod tree;

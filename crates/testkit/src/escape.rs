@@ -1,6 +1,7 @@
 //! A program that tries everything to outlive its session, and how to find what is left of it.
 //! Starts nothing by itself: a test gives it to a session as a turn.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::processes;
@@ -77,6 +78,9 @@ pub const MARK_VARIABLE: &str = "WINDLASS_TEST_MARK";
 #[derive(Debug, Clone)]
 pub struct Mark(String);
 
+/// Looks at all processes that make one answer.
+const SCANS: usize = 8;
+
 impl Mark {
     pub fn new(name: &str) -> Self {
         let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -88,13 +92,17 @@ impl Mark {
         &self.0
     }
 
-    /// Whatever runs with the mark in its environment or arguments.
+    /// Whatever runs with the mark in its environment or arguments, each process once. Looks
+    /// several times: one that forks on and on has another number each time, or none.
     pub fn alive(&self) -> Vec<u32> {
-        processes::all()
-            .into_iter()
+        let marked =
+            |process: &processes::Process| processes::mentions(process.pid, self.0.as_bytes());
+        let found: BTreeSet<u32> = (0..SCANS)
+            .flat_map(|_| processes::all())
+            .filter(marked)
             .map(|process| process.pid)
-            .filter(|pid| processes::mentions(*pid, self.0.as_bytes()))
-            .collect()
+            .collect();
+        found.into_iter().collect()
     }
 
     /// Waits until nothing with the mark runs, up to `deadline`; what is left then.

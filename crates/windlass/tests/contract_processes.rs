@@ -178,13 +178,60 @@ async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
 }
 
 #[tokio::test]
+async fn contract_45_a_subreapers_cgroup_goes_with_its_session() {
+    let node = TestNode::builder(PROGRAM).arg("--hold").arg("subreaper").start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let session = node.session(&client).await.unwrap().id;
+    run_ok(&client, &session, "import subprocess; p = subprocess.Popen(['sleep', '60'])").await;
+    let keeper = client.session(&session).await.unwrap().keeper_pid.unwrap();
+    let groups: BTreeSet<String> =
+        processes::below(keeper).into_iter().map(|pid| cgroup_of(pid).unwrap()).collect();
+    assert_eq!(groups.len(), 1, "the worker and its child are not together: {groups:?}");
+    let group = groups.first().unwrap();
+    let own = cgroup_of(keeper).unwrap();
+    if *group == own {
+        eprintln!("skipped: no cgroup can be made in {own:?} here");
+        return;
+    }
+    let before = cgroup_dirs(group);
+    assert_eq!(before.len(), 1, "{group} is at {before:?}");
+    within(PATIENCE, client.close_session(&session, CloseQuery { grace_ms: Some(0) }))
+        .await
+        .unwrap();
+    // The guard removes it, and is the last of the session to go.
+    for pid in processes::below(node.pid()) {
+        assert!(processes::wait_gone(pid, PATIENCE), "process {pid} is left");
+    }
+    assert!(cgroup_dirs(group).is_empty(), "{group} is left");
+}
+
+/// A process's version 2 cgroup.
+fn cgroup_of(pid: u32) -> Option<String> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    groups.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+}
+
+/// Where a version 2 cgroup is mounted, if it is there.
+fn cgroup_dirs(group: &str) -> Vec<std::path::PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts
+        .lines()
+        .filter(|line| line.split(' ').nth(2) == Some("cgroup2"))
+        .filter_map(|line| line.split(' ').nth(1))
+        .map(|mount| Path::new(mount).join(group.trim_start_matches('/')))
+        .filter(|dir| dir.exists())
+        .collect()
+}
+
+#[tokio::test]
 async fn contract_45_a_session_closed_before_its_keeper_is_up_leaves_nothing() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let client = node.client().await.unwrap();
     for grace_ms in [Some(0), None, Some(0)] {
         let session = node.session(&client).await.unwrap().id;
-        within(PATIENCE, client.close_session(&session, CloseQuery { grace_ms })).await.unwrap();
-        // Not by a keeper's patience or grace: both are longer.
+        // Not by the node's patience with a keeper that does not go: that is longer.
+        let closing = client.close_session(&session, CloseQuery { grace_ms });
+        within(Duration::from_secs(4), closing).await.unwrap();
         for pid in processes::below(node.pid()) {
             assert!(processes::wait_gone(pid, PATIENCE), "process {pid} is left");
         }
