@@ -30,6 +30,10 @@ const EVENTS_MAX: usize = 1000;
 /// Body bytes read for one reply or one piece of a stream.
 const BATCH_BYTES: usize = 512 * 1024;
 
+/// The same where the events were appended just now: they are in memory, and so few bytes of them
+/// are read sooner than another thread is woken.
+const FRESH_BATCH_BYTES: usize = 32 * 1024;
+
 /// The header by which a client resumes a stream.
 const LAST_EVENT_ID: &str = "last-event-id";
 
@@ -51,6 +55,7 @@ pub(super) async fn events(
         seen: app.find(&id).map(|handle| handle.seen),
         after: resume_after(&headers).unwrap_or(Seq(query.after)),
         ended: false,
+        fresh: false,
     };
     let wants_stream = headers
         .get(header::ACCEPT)
@@ -72,19 +77,29 @@ struct Follower {
     seen: Option<watch::Receiver<Seq>>,
     after: Seq,
     ended: bool,
+    /// The next events were appended while we waited for them.
+    fresh: bool,
 }
 
 impl Follower {
     /// The next events, at once; none when there are none yet.
     async fn next(&mut self, limit: usize) -> Answer<Vec<EventItem>> {
-        let (mut reader, after) = (self.reader.clone(), self.after);
-        let (reader, found) = tokio::task::spawn_blocking(move || {
-            let found = reader.events(after, limit, BATCH_BYTES);
-            (reader, found)
-        })
-        .await
-        .map_err(internal)?;
-        self.reader = reader;
+        if self.reader.last_seq() <= self.after {
+            return Ok(Vec::new());
+        }
+        let found = if std::mem::take(&mut self.fresh) {
+            self.reader.events(self.after, limit, FRESH_BATCH_BYTES)
+        } else {
+            let (mut reader, after) = (self.reader.clone(), self.after);
+            let (reader, found) = tokio::task::spawn_blocking(move || {
+                let found = reader.events(after, limit, BATCH_BYTES);
+                (reader, found)
+            })
+            .await
+            .map_err(internal)?;
+            self.reader = reader;
+            found
+        };
         let found = found.map_err(internal)?;
         if let Some((last, _)) = found.last() {
             self.after = last.seq;
@@ -98,6 +113,7 @@ impl Follower {
         let after = self.after;
         let Some(seen) = self.seen.as_mut().filter(|_| !self.ended) else { return false };
         let gone = seen.wait_for(|seq| *seq > after).await.is_err();
+        self.fresh = !gone;
         if gone {
             // The sender goes when the session ends; its last events are in the journal by then.
             self.seen = None;
