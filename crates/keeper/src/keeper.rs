@@ -187,7 +187,8 @@ impl Keeper {
     /// The worker said that it can take turns.
     pub(crate) fn worker_is_ready(&mut self, name: String) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Down) {
-            Stage::Starting { worker, .. } => {
+            Stage::Starting { mut worker, .. } => {
+                worker.meter.begin();
                 let pid = worker.pid;
                 let restarts = self.restarts;
                 let ready = EventKind::WorkerReady { worker: name, pid, restarts };

@@ -28,9 +28,13 @@ pub(crate) struct Mark {
 impl Meter {
     pub fn of(pid: u32) -> Self {
         let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).ok();
-        let mut meter = Self { pid, clock, peak_rss_bytes: 0, children_ms: 0.0 };
-        meter.read_proc();
-        meter
+        Self { pid, clock, peak_rss_bytes: 0, children_ms: 0.0 }
+    }
+
+    /// The worker is up: what it has taken until now is no turn's, and its peak so far stands for
+    /// turns that are too brief to look.
+    pub fn begin(&mut self) {
+        self.read_proc();
     }
 
     pub fn mark(&self) -> Mark {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use windlass_protocol::SessionId;
 use windlass_sandbox::Wanted;
 
 /// A node's settings; `Config::new` has the defaults.
@@ -53,6 +54,11 @@ impl Config {
 
     pub(crate) fn keepers_dir(&self) -> PathBuf {
         self.runtime_dir.join("k")
+    }
+
+    /// Where a session works whose client names no directory.
+    pub(crate) fn workspace_of(&self, session: &SessionId) -> PathBuf {
+        self.state_dir.join("workspaces").join(session.as_str())
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -8,6 +8,7 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use windlass_journal::{Journal, JournalOptions, OpenError, RetentionOptions};
+use windlass_protocol::SessionId;
 use windlass_protocol::api::StopSessions;
 
 use crate::clock::now_ms;
@@ -120,10 +121,21 @@ fn keep_house(context: &Arc<Context>) {
             max_age: context.config.keep_ended,
             max_total_bytes: context.config.keep_bytes,
         };
-        if let Err(error) = context.journal.prune(retention, now_ms()) {
-            tracing::warn!(%error, "old journals cannot be removed");
+        match context.journal.prune(retention, now_ms()) {
+            Ok(removed) => removed.iter().for_each(|id| remove_workspace(&context, id)),
+            Err(error) => tracing::warn!(%error, "old journals cannot be removed"),
         }
     }));
+}
+
+/// A workspace of the session's own goes with its journal; one that the client named is not ours.
+fn remove_workspace(context: &Context, id: &SessionId) {
+    let path = context.config.workspace_of(id);
+    if let Err(error) = std::fs::remove_dir_all(&path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "an old workspace cannot be removed");
+    }
 }
 
 async fn leave_sessions(context: &Arc<Context>, sessions: StopSessions) {

@@ -94,7 +94,7 @@ struct Prepared {
 
 fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<Prepared, Failure> {
     let config = &context.config;
-    let fresh = config.state_dir.join("workspaces").join(id.as_str());
+    let fresh = config.workspace_of(id);
     let workspace = workers::workspace(wanted, &fresh)?;
     let Recipe { kind, argv, env } = context.workers.recipe(wanted, &workspace)?;
     let grace = wanted.interrupt_grace_ms.map_or(config.interrupt_grace, Duration::from_millis);
