@@ -1,8 +1,8 @@
 //! A unix stream that wakes its task only for what it waits for.
 //!
 //! The runtime's own stream asks the kernel for both directions at once, so that each time the
-//! peer takes bytes out of the socket a task that waits for an answer is woken for nothing: a
-//! quarter of all wake-ups on the path of a warm turn. This one asks for the end it reads from, and
+//! peer takes bytes out of the socket a task that waits for an answer is woken for nothing, on the
+//! path of every warm turn. This one asks for the end it reads from, and
 //! for room to write only while there is none. Both ends of the HTTP door and the node's end of a
 //! keeper's link use it.
 

@@ -14,7 +14,7 @@ use super::reply::{Refusal, bad_request};
 use crate::failure::Failure;
 
 /// Room for a message of the largest size in its JSON form. One that is mostly control characters
-/// can need more; as base64 it fits.
+/// can need more, and is then refused although it is within the message limit.
 const BODY_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
 /// How much of a body that is too large is read away before the connection is given up.
