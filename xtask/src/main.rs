@@ -1,6 +1,7 @@
 //! `cargo xtask`: checks and measurements of this workspace, one module a command. It never
 //! changes a file.
 
+mod attack;
 mod bench;
 mod contract;
 mod load;
@@ -24,6 +25,8 @@ enum Command {
     Tidy,
     /// Run the contract's tests and print which promises hold
     Contract(contract::Args),
+    /// Attack sessions of each isolation level, and print what refused each attack
+    Attack(attack::Args),
     /// Measure, and print both sides of each ratio
     Bench(bench::Args),
     /// Keep one core busy until standard input closes (what `contract --load` runs)
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Tidy => tidy::run(),
         Command::Contract(args) => contract::run(&args),
+        Command::Attack(args) => attack::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Busy => load::spin_until_stdin_closes(),
     };

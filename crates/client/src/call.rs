@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, Uri};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,6 +14,7 @@ use tokio::time::sleep;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, API_HEADER, ApiError};
 
+use crate::address::Address;
 use crate::client::Client;
 use crate::connection::{Connection, ExchangeError};
 use crate::error::ClientError;
@@ -103,15 +104,14 @@ impl Call {
         self
     }
 
-    fn request(&self) -> Result<Request<Full<Bytes>>, ClientError> {
-        const HOST_NAME: HeaderValue = HeaderValue::from_static("windlass");
+    fn request(&self, node: &Address) -> Result<Request<Full<Bytes>>, ClientError> {
         const JSON: HeaderValue = HeaderValue::from_static("application/json");
         let uri = Uri::from_maybe_shared(self.path.clone()).map_err(|fault| self.bad(fault))?;
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = uri;
         let headers = request.headers_mut();
-        headers.insert(HOST, HOST_NAME);
+        node.introduce(headers);
         headers.insert(HeaderName::from_static(API_HEADER), api_version());
         if !self.body.is_empty() {
             headers.insert(CONTENT_TYPE, JSON);
@@ -181,7 +181,7 @@ impl Client {
 
     /// Sends the request and reads the answer's head; an answer that is no success is an error.
     async fn head(&self, call: &Call) -> Result<(Connection, Response<Incoming>), Failure> {
-        let request = call.request().map_err(Failure::fatal)?;
+        let request = call.request(self.pool().address()).map_err(Failure::fatal)?;
         let mut connection = self.connection().await?;
         let response = connection.exchange(request).await.map_err(|fault| match fault {
             ExchangeError::NotSent(cause) => {

@@ -1,6 +1,7 @@
 //! The client itself: which node, whether it may be started, and how it is reached. The requests
 //! are in `endpoints`, what happens to each of them in `call`.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use windlass_protocol::ErrorCode;
 
+use crate::address::{Address, Remote};
 use crate::call::{PAUSE_FIRST, PAUSE_MAX};
 use crate::connection::{Connection, Pool};
 use crate::dirs::Dirs;
@@ -23,8 +25,8 @@ pub const RETRY_FOR_DEFAULT: Duration = Duration::from_secs(10);
 /// What to do when no node listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StartNode {
-    /// Start one: `program node`.
-    IfAbsent { program: PathBuf },
+    /// Start one: `program node ARGS...`.
+    IfAbsent { program: PathBuf, args: Vec<OsString> },
     /// Report it.
     Never,
 }
@@ -46,7 +48,22 @@ struct Shared {
 impl Client {
     /// Connects, and starts the node first if there is none and `start` lets it.
     pub async fn connect(dirs: Dirs, start: StartNode) -> Result<Self, ClientError> {
-        let client = Self::new(dirs, start, RETRY_FOR_DEFAULT);
+        let address = Address::Socket(dirs.socket());
+        Self::connect_at(address, dirs, start).await
+    }
+
+    /// Connects to a node's TCP door, which is never started from here. `dirs` are the caller's
+    /// own: nothing of the node is looked for there.
+    pub async fn connect_remote(remote: Remote, dirs: Dirs) -> Result<Self, ClientError> {
+        Self::connect_at(Address::Tcp(remote), dirs, StartNode::Never).await
+    }
+
+    async fn connect_at(
+        address: Address,
+        dirs: Dirs,
+        start: StartNode,
+    ) -> Result<Self, ClientError> {
+        let client = Self::new(address, dirs, start, RETRY_FOR_DEFAULT);
         let first = match client.pool().take().await {
             Ok(connection) => connection,
             Err(cause) => client.reach(cause).await?,
@@ -58,13 +75,13 @@ impl Client {
     /// The same node, with another patience for failed connections.
     #[must_use]
     pub fn with_retry_for(&self, retry_for: Duration) -> Self {
-        Self::new(self.shared.dirs.clone(), self.shared.start.clone(), retry_for)
+        self.changed(self.shared.start.clone(), retry_for)
     }
 
     /// The same node, started or not started when it is absent.
     #[must_use]
     pub fn with_start(&self, start: StartNode) -> Self {
-        Self::new(self.shared.dirs.clone(), start, self.shared.retry_for)
+        self.changed(start, self.shared.retry_for)
     }
 
     pub fn dirs(&self) -> &Dirs {
@@ -87,7 +104,7 @@ impl Client {
     pub(crate) async fn reach(&self, cause: io::Error) -> Result<Connection, ClientError> {
         let absent =
             matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
-        let StartNode::IfAbsent { program } = &self.shared.start else {
+        let StartNode::IfAbsent { program, args } = &self.shared.start else {
             return Err(self.unreachable(cause));
         };
         if !absent {
@@ -95,10 +112,10 @@ impl Client {
         }
         let lock = StartLock::take(&self.shared.dirs).await?;
         // Whoever had the lock before us has probably started it.
-        if let Ok(connection) = Connection::open(self.pool().socket()).await {
+        if let Ok(connection) = Connection::open(self.pool().address()).await {
             return Ok(connection);
         }
-        match launch_node(program, &self.shared.dirs, &[], &[]).await {
+        match launch_node(program, &self.shared.dirs, args, &[]).await {
             Ok(node) => node.detach(),
             // One that someone started by hand is on its way up, or the last on its way down.
             Err(StartError::Refused(error)) if error.code == ErrorCode::AlreadyRunning => {}
@@ -113,7 +130,7 @@ impl Client {
         let began = Instant::now();
         let mut pause = PAUSE_FIRST;
         loop {
-            match Connection::open(self.pool().socket()).await {
+            match Connection::open(self.pool().address()).await {
                 Err(_) if began.elapsed() + pause < self.retry_for() => {
                     sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
@@ -123,8 +140,12 @@ impl Client {
         }
     }
 
-    fn new(dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
-        let pool = Pool::new(dirs.socket());
+    fn changed(&self, start: StartNode, retry_for: Duration) -> Self {
+        Self::new(self.pool().address().clone(), self.shared.dirs.clone(), start, retry_for)
+    }
+
+    fn new(address: Address, dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
+        let pool = Pool::new(address);
         Self {
             shared: Arc::new(Shared {
                 dirs,
@@ -137,12 +158,14 @@ impl Client {
     }
 
     fn unreachable(&self, cause: io::Error) -> ClientError {
-        ClientError::Unreachable { socket: self.pool().socket().to_owned(), cause }
+        ClientError::Unreachable { address: self.pool().address().to_string(), cause }
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("socket", &self.pool().socket()).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("address", &self.pool().address().to_string())
+            .finish_non_exhaustive()
     }
 }

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -19,6 +18,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use windlass_protocol::api::{API, API_HEADER, ApiVersion};
 
+use crate::address::Address;
 use crate::stream::LeanStream;
 
 /// Idle connections kept; one more is closed instead.
@@ -49,8 +49,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) async fn open(socket: &Path) -> io::Result<Self> {
-        let stream = LeanStream::connect(socket)?;
+    pub(crate) async fn open(address: &Address) -> io::Result<Self> {
+        let stream = address.connect().await?;
         let (sender, wire) =
             http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         Ok(Self { sender, wire: Some(wire), version_checked: false })
@@ -160,19 +160,19 @@ fn check_version(response: &Response<Incoming>) -> Result<(), ExchangeError> {
     }
 }
 
-/// The idle connections to one socket.
+/// The idle connections to one node.
 pub(crate) struct Pool {
-    socket: PathBuf,
+    address: Address,
     idle: Mutex<VecDeque<Connection>>,
 }
 
 impl Pool {
-    pub(crate) fn new(socket: PathBuf) -> Self {
-        Self { socket, idle: Mutex::new(VecDeque::new()) }
+    pub(crate) fn new(address: Address) -> Self {
+        Self { address, idle: Mutex::new(VecDeque::new()) }
     }
 
-    pub(crate) fn socket(&self) -> &Path {
-        &self.socket
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
     }
 
     /// An idle connection that still works, the last used first, or a new one.
@@ -182,7 +182,7 @@ impl Pool {
                 return Ok(idle);
             }
         }
-        Connection::open(&self.socket).await
+        Connection::open(&self.address).await
     }
 
     /// Keeps a connection whose exchange is over, for the next request.

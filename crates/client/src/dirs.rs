@@ -92,6 +92,11 @@ impl Dirs {
         self.runtime.join("start.lock")
     }
 
+    /// What opens the node's TCP door.
+    pub fn token(&self) -> PathBuf {
+        self.state.join("token")
+    }
+
     /// What the node writes to its standard error.
     pub fn log(&self) -> PathBuf {
         self.state.join("node.log")

@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use windlass_protocol::api::{
-    CloseQuery, CreateSession, Created, Events, EventsQuery, NodeStatus, OutputQuery, SearchQuery,
-    SearchResult, Session, SessionList, StopNode, StopSessions, SubmitTurn, Turn, TurnInput,
-    TurnQuery, TurnState,
+    CloseQuery, CreateSession, Created, EgressLog, Events, EventsQuery, NodeStatus, OutputQuery,
+    SearchQuery, SearchResult, Session, SessionList, StopNode, StopSessions, SubmitTurn, Turn,
+    TurnInput, TurnQuery, TurnState,
 };
 use windlass_protocol::{Seq, SessionId, TurnId};
 
@@ -44,23 +44,7 @@ pub struct DisplayBytes {
 
 /// An id for a turn that may then be submitted again safely.
 pub fn fresh_turn_id() -> TurnId {
-    let mut random = [0u8; TURN_ID_BYTES];
-    let mut filled = 0;
-    while filled < random.len() {
-        match rustix::rand::getrandom(&mut random[filled..], rustix::rand::GetRandomFlags::empty())
-        {
-            Ok(count) => filled += count,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(fault) => panic!("the kernel gives no random bytes: {fault}"),
-        }
-    }
-    let mut text = String::with_capacity(1 + 2 * TURN_ID_BYTES);
-    text.push('t');
-    for byte in random {
-        for digit in [byte >> 4, byte & 15] {
-            text.push(char::from_digit(u32::from(digit), 16).expect("below 16"));
-        }
-    }
+    let text = format!("t{}", crate::random::hex::<TURN_ID_BYTES>());
     TurnId::chosen(text).expect("a letter and hexadecimal digits")
 }
 
@@ -90,6 +74,12 @@ impl Client {
         let path =
             Path::new(&["sessions", session.as_str()]).number("grace_ms", close.grace_ms).done();
         self.json(Call::delete(path).waiting(close.grace_ms.unwrap_or(0))).await
+    }
+
+    /// What the session's code reached for over the network.
+    pub async fn egress(&self, session: &SessionId) -> Result<EgressLog, ClientError> {
+        let path = Path::new(&["sessions", session.as_str(), "egress"]).done();
+        self.json(Call::get(path)).await
     }
 
     /// Starts a fresh worker in the session.

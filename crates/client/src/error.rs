@@ -2,7 +2,6 @@
 //! code, a message that names the thing, and what to do about it.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use windlass_protocol::ErrorCode;
@@ -10,6 +9,7 @@ use windlass_protocol::api::{API, ApiError};
 
 use crate::dirs::DirsError;
 use crate::start::StartError;
+use crate::token::TokenError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -19,8 +19,15 @@ pub enum ClientError {
     #[error(transparent)]
     Dirs(#[from] DirsError),
     /// Nothing listens, or it stopped listening.
-    #[error("no node answers at {socket}: {cause}")]
-    Unreachable { socket: PathBuf, cause: io::Error },
+    #[error("no node answers at {address}: {cause}")]
+    Unreachable { address: String, cause: io::Error },
+    #[error("the node's address is not a plain URL such as http://127.0.0.1:8040")]
+    BadUrl,
+    /// What it was is not repeated.
+    #[error("the node's token is not one: it has 64 hexadecimal digits")]
+    BadToken,
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The request left, the answer never came. Whether the node acted on it is not known.
     #[error("the connection to the node ended before its answer came: {cause}")]
     Cut { cause: String },
@@ -41,6 +48,8 @@ impl ClientError {
             Self::Api(error) => error.code.as_str(),
             Self::Dirs(_) => "bad_directory",
             Self::Unreachable { .. } => "unreachable",
+            Self::BadUrl => "bad_url",
+            Self::BadToken | Self::Token(_) => "bad_token",
             Self::Cut { .. } => "connection_lost",
             Self::VersionMismatch { .. } => ErrorCode::VersionMismatch.as_str(),
             Self::StartFailed(_) => "start_failed",
@@ -55,6 +64,9 @@ impl ClientError {
             Self::Api(error) => error.remedy.clone(),
             Self::Dirs(error) => error.remedy(),
             Self::Unreachable { .. } => "start a node with: windlass up".into(),
+            Self::BadUrl => "set WINDLASS_URL to what `windlass status` says on its machine".into(),
+            Self::BadToken => "set WINDLASS_TOKEN to what `windlass token` prints".into(),
+            Self::Token(error) => error.remedy(),
             Self::Cut { .. } => {
                 "look at the session before you repeat the request: it may have been done".into()
             }

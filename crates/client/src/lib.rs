@@ -1,7 +1,7 @@
 //! Talks to a node: the Rust SDK, and how the CLI and the other doors reach a node.
 //!
 //! Theory of operation. A [`Client`] holds a small pool of keep-alive HTTP/1.1 connections to the
-//! node's unix socket. A connection is driven by the task that uses it, not by one of its own: a
+//! node's unix socket, or to its TCP door with the node's token. A connection is driven by the task that uses it, not by one of its own: a
 //! warm request costs one write, one read and no hop between threads. When the node is absent a
 //! client may start it: an exclusive lock makes many first clients start exactly one, and the
 //! node's own word on its standard output says when it is ready, so nobody polls.
@@ -12,6 +12,7 @@
 //!
 //! This crate never touches the terminal and never decides what a failure means to its caller.
 
+mod address;
 mod call;
 mod client;
 mod connection;
@@ -21,14 +22,18 @@ mod error;
 mod events;
 pub mod patience;
 mod query;
+mod random;
 mod sse;
 mod start;
 pub mod stream;
+mod token;
 
+pub use address::Remote;
 pub use client::{Client, RETRY_FOR_DEFAULT, StartNode};
 pub use dirs::{Dirs, DirsError};
 pub use endpoints::{DisplayBytes, OutputBytes, WhichSessions, fresh_turn_id};
 pub use error::ClientError;
 pub use events::EventStream;
 pub use start::{Launched, StartError, keep_short, launch_node};
+pub use token::{Token, TokenError};
 pub use windlass_protocol as protocol;

@@ -206,6 +206,8 @@ fn spawn(
         .args(args)
         .env("WINDLASS_RUNTIME_DIR", &dirs.runtime)
         .env("WINDLASS_STATE_DIR", &dirs.state)
+        // A secret of the client's: the node has its own, in a file.
+        .env_remove("WINDLASS_TOKEN")
         .envs(env.iter().map(|(name, value)| (name, value)))
         // The node must not keep the directory of whoever happened to start it.
         .current_dir("/")

@@ -43,6 +43,11 @@ impl LeanStream {
         Ok(Self { socket: pipe::Receiver::from_owned_fd_unchecked(socket)?, blocked: None })
     }
 
+    /// Waits until there is something to read: bytes, or the other side's end.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.socket.readable().await
+    }
+
     /// Writes what there is room for now, without waiting.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::io::write(&self.socket, bytes)?)

@@ -62,7 +62,7 @@ fn place(program: &str) -> (TempDir, Dirs, PathBuf) {
 
 async fn failure(program: &str) -> StartError {
     let (_base, dirs, program) = place(program);
-    match Client::connect(dirs, StartNode::IfAbsent { program }).await {
+    match Client::connect(dirs, StartNode::IfAbsent { program, args: Vec::new() }).await {
         Err(ClientError::StartFailed(error)) => error,
         other => panic!("{other:?}"),
     }
@@ -73,7 +73,7 @@ async fn twenty_first_clients_start_one_node() {
     let (_base, dirs, program) = place("listens");
     let clients: Vec<_> = (0..20)
         .map(|_| {
-            let start = StartNode::IfAbsent { program: program.clone() };
+            let start = StartNode::IfAbsent { program: program.clone(), args: Vec::new() };
             tokio::spawn(Client::connect(dirs.clone(), start))
         })
         .collect();
@@ -102,7 +102,8 @@ async fn a_node_that_dies_is_reported_with_the_end_of_its_log() {
 #[tokio::test]
 async fn a_program_that_cannot_run_is_named() {
     let (_base, dirs, program) = place("absent");
-    let error = Client::connect(dirs, StartNode::IfAbsent { program }).await.unwrap_err();
+    let error =
+        Client::connect(dirs, StartNode::IfAbsent { program, args: Vec::new() }).await.unwrap_err();
     assert!(error.to_string().contains("/absent"), "{error}");
     assert_eq!(error.code(), "start_failed");
 }

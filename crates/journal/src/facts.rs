@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 use windlass_protocol::api::{DisplayRef, Ended, StdinWait};
+use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::{DropReason, EventKind, Receipt, StopCause, TurnError, Usage};
 use windlass_protocol::{Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
 
@@ -50,6 +51,9 @@ pub struct Facts {
     /// The worker's process, while there is one.
     pub worker_pid: Option<u32>,
     pub messages_dropped: u64,
+    /// How the last worker was confined.
+    #[serde(default)]
+    pub confinement: Option<Confinement>,
     pub ended: Option<Ended>,
     /// Turns accepted and not ended, in the order accepted.
     pub open_turns: Vec<OpenTurn>,
@@ -219,6 +223,7 @@ impl Facts {
             worker: None,
             worker_pid: None,
             messages_dropped: 0,
+            confinement: None,
             ended: None,
             open_turns: Vec::new(),
             accepting: None,
@@ -280,6 +285,7 @@ impl Facts {
                 self.worker_pid = Some(*pid);
                 self.restarts = *restarts;
             }
+            EventKind::Confined(confinement) => self.confinement = Some(confinement.clone()),
             EventKind::WorkerEnded { .. } => self.worker_pid = None,
             EventKind::MessagesDropped { count, .. } => self.messages_dropped += count,
             EventKind::SessionEnded { reason, receipt } => {

@@ -14,9 +14,11 @@ use windlass_protocol::{Stream, TurnNo};
 use windlass_sandbox::{Held, reap_all};
 
 use crate::connection::Connection;
+use crate::egress::Egress;
 use crate::signals::Signals;
 use crate::turn::Running;
-use crate::worker::{Filled, Worker};
+use crate::watch::{self, Watch};
+use crate::worker::{Filled, Fresh, Worker};
 
 /// Bytes read at once from the node or the protocol socket.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -39,6 +41,9 @@ pub(crate) struct Keeper {
     pub(crate) launch: Option<Box<Launch>>,
     pub(crate) stage: Stage,
     pub(crate) running: Running,
+    pub(crate) watch: Watch,
+    /// The way out of the sandbox, where the policy has one.
+    egress: Option<Egress>,
     pub(crate) last_turn: TurnNo,
     pub(crate) restarts: u32,
     pub(crate) scratch: Vec<u8>,
@@ -94,6 +99,8 @@ impl Keeper {
             launch: None,
             stage: Stage::Down,
             running: Running::default(),
+            watch: Watch::default(),
+            egress: None,
             last_turn: TurnNo(0),
             restarts: 0,
             scratch: vec![0; SCRATCH_BYTES],
@@ -141,6 +148,11 @@ impl Keeper {
         if ready.pipes {
             self.hear_pipes();
         }
+        if ready.egress
+            && let Some(egress) = &self.egress
+        {
+            egress.pass_on();
+        }
         if ready.worker_room
             && let Some(worker) = self.worker()
         {
@@ -171,15 +183,20 @@ impl Keeper {
     pub(crate) fn start_worker(&mut self) {
         let Some(launch) = &self.launch else { return };
         match self.held.around(|| Worker::start(launch)) {
-            Ok(worker) => {
+            Ok(Fresh { worker, confinement, listener }) => {
                 let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
+                let way_out = listener.zip(launch.egress.clone());
+                self.egress = way_out.and_then(|(listener, node)| {
+                    Egress::new(listener, node, launch.session.clone()).ok()
+                });
                 self.stage = Stage::Starting { worker, until };
+                self.tell(None, EventKind::Confined(confinement), Bytes::new());
             }
             Err(error) => {
                 let program = launch.argv.first().map_or("", String::as_str);
                 let cause = format!("cannot start {program}: {error}");
                 self.stage = Stage::Down;
-                self.tell(None, EventKind::WorkerEnded { cause }, Bytes::new());
+                self.tell(None, EventKind::WorkerEnded { cause, limit: None }, Bytes::new());
             }
         }
     }
@@ -189,6 +206,7 @@ impl Keeper {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Down) {
             Stage::Starting { mut worker, .. } => {
                 worker.meter.begin();
+                self.watch.quicken(worker.pid, watch::Worker::Fresh);
                 let pid = worker.pid;
                 let restarts = self.restarts;
                 let ready = EventKind::WorkerReady { worker: name, pid, restarts };
@@ -262,17 +280,19 @@ impl Keeper {
             while self.fill_from_worker() == Filled::Some {}
         }
         self.drain_pipes();
+        let limit = self.limit_of_end(&how);
+        let ended = EventKind::WorkerEnded { cause: how, limit };
         let stage = std::mem::replace(&mut self.stage, Stage::Down);
         self.running.end();
         match stage {
             Stage::Clearing { then, .. } => {
                 self.stage = Stage::Clearing { worker: None, then };
                 if then != Then::Exit {
-                    self.tell(None, EventKind::WorkerEnded { cause: how }, Bytes::new());
+                    self.tell(None, ended, Bytes::new());
                 }
             }
             Stage::Finishing { .. } => self.clear(Then::Exit),
-            _ => self.tell(None, EventKind::WorkerEnded { cause: how }, Bytes::new()),
+            _ => self.tell(None, ended, Bytes::new()),
         }
     }
 
@@ -292,6 +312,7 @@ impl Keeper {
             self.clear(Then::Exit);
         }
         self.nudge(now);
+        self.watch_limits(now);
     }
 
     fn node_grace(&self) -> Duration {
@@ -308,7 +329,8 @@ impl Keeper {
         };
         let exiting = matches!(self.stage, Stage::Clearing { then: Then::Exit, .. });
         let alone = self.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
-        stage.into_iter().chain(alone).chain(self.running.next_nudge()).min()
+        let turn = self.running.next_nudge().into_iter().chain(self.watch.next_look());
+        stage.into_iter().chain(alone).chain(turn).min()
     }
 
     /// Our socket's file, so that nobody takes it for a living keeper.
@@ -331,6 +353,7 @@ struct Ready {
     callers: bool,
     worker: bool,
     pipes: bool,
+    egress: bool,
     worker_room: bool,
 }
 
@@ -363,6 +386,9 @@ impl Keeper {
         for caller in &self.callers {
             watch(Source::Caller, caller.as_fd(), PollFlags::IN);
         }
+        if let Some(egress) = &self.egress {
+            watch(Source::Egress, egress.as_fd(), PollFlags::IN);
+        }
         if let Some(worker) = worker {
             if worker.blocked() {
                 watch(Source::WorkerRoom, worker.socket(), PollFlags::OUT);
@@ -388,6 +414,7 @@ impl Keeper {
             callers: woke(Source::Caller),
             worker: woke(Source::Worker),
             pipes: woke(Source::Pipe),
+            egress: woke(Source::Egress),
             worker_room: woke(Source::WorkerRoom),
         }
     }
@@ -421,4 +448,5 @@ enum Source {
     Worker,
     WorkerRoom,
     Pipe,
+    Egress,
 }

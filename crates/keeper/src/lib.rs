@@ -9,12 +9,14 @@
 //! descriptor or for the nearest deadline. Every byte from the worker is hostile.
 
 mod connection;
+mod egress;
 mod input;
 mod keeper;
 mod node_side;
 mod signals;
 mod turn;
 mod usage;
+mod watch;
 mod worker;
 
 use std::os::fd::OwnedFd;
@@ -23,6 +25,7 @@ use std::process::ExitCode;
 use rustix::stdio;
 pub use windlass_sandbox::Wanted;
 use windlass_sandbox::hold;
+use windlass_sandbox::pace::{Pace, Whom, set_pace};
 
 /// Runs the keeper whose listening socket is standard input. Errors go to standard error, which
 /// the node has pointed at its log.
@@ -54,7 +57,8 @@ fn start(wanted: Wanted) -> Result<(), StartError> {
         cause,
     })?;
     let held = hold::enter(wanted)?;
-    let signals = signals::Signals::take()
+    set_pace(Whom::This, Pace::Prompt);
+    let signals = signals::Signals::take(held.hold())
         .map_err(|errno| StartError::Setup { act: "take signals", cause: errno.into() })?;
     keeper::Keeper::new(listener, held, signals).run();
     Ok(())

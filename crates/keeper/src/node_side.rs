@@ -14,6 +14,7 @@ use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 use crate::connection::Connection;
 use crate::input::Given;
 use crate::keeper::{Keeper, Then};
+use crate::watch::Watch;
 
 /// Connections that may wait to say who they are; the oldest goes when one more comes.
 const CALLERS_MAX: usize = 4;
@@ -79,6 +80,7 @@ impl Keeper {
         self.node = Some(caller);
         self.alone_since = None;
         if let Some(launch) = claim.launch {
+            self.watch = Watch::of(&launch);
             self.launch = Some(launch);
             self.start_worker();
         }

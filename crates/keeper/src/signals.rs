@@ -6,6 +6,7 @@ use nix::errno::Errno;
 use nix::sys::signal::SigSet;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use windlass_protocol::link::Hold;
 
 /// What signals said since the last look.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -15,25 +16,42 @@ pub(crate) struct Heard {
 }
 
 #[derive(Debug)]
-pub(crate) struct Signals(SignalFd);
+pub(crate) struct Signals {
+    signals: SignalFd,
+    heeded: Heeded,
+}
+
+/// Who may tell the keeper to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heeded {
+    Everybody,
+    /// Only those outside of the keeper's pid namespace, who have no number in it: what runs below
+    /// it has none of its business.
+    Outside,
+}
 
 impl Signals {
-    pub fn take() -> Result<Self, Errno> {
+    pub fn take(hold: Hold) -> Result<Self, Errno> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             set.add(signal);
         }
         set.thread_block()?;
-        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let heeded = match hold {
+            Hold::PidNamespace => Heeded::Outside,
+            Hold::Subreaper => Heeded::Everybody,
+        };
+        Ok(Self { signals: SignalFd::with_flags(&set, flags)?, heeded })
     }
 
     /// Takes all that is pending, without blocking.
     pub fn hear(&self) -> Heard {
         let mut heard = Heard::default();
-        while let Ok(Some(signal)) = self.0.read_signal() {
+        while let Ok(Some(signal)) = self.signals.read_signal() {
             if signal.ssi_signo == Signal::SIGCHLD as u32 {
                 heard.child = true;
-            } else {
+            } else if self.heeded == Heeded::Everybody || signal.ssi_pid == 0 {
                 heard.stop = true;
             }
         }
@@ -43,6 +61,6 @@ impl Signals {
 
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.signals.as_fd()
     }
 }

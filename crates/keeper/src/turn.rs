@@ -15,6 +15,7 @@ use windlass_protocol::{Stream, TurnNo};
 use crate::input::{Given, HeldInput};
 use crate::keeper::{Keeper, Stage, Then};
 use crate::usage::Mark;
+use crate::watch;
 
 /// The turn in flight, if there is one, and what was dropped around it.
 #[derive(Debug, Default)]
@@ -80,7 +81,9 @@ impl Keeper {
             display_bytes: 0,
             nudging: None,
         });
+        self.watch.quicken(worker.pid, watch::Worker::Known);
         worker.send(ToWorker::TurnStart { turn, more: false }, code);
+        self.watch.turn_changed();
     }
 
     pub(crate) fn take_input(&mut self, turn: TurnNo, given: Given) {
@@ -245,6 +248,7 @@ impl Keeper {
         }
         let ended = EventKind::TurnEnded { outcome: outcome.into(), error, usage, receipt: None };
         self.tell(Some(turn), ended, Bytes::new());
+        self.watch.turn_changed();
     }
 
     fn is_current(&self, turn: TurnNo) -> bool {

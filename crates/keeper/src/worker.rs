@@ -4,20 +4,20 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 
 use bytes::Bytes;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
-use rustix::io::{Errno, FdFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_protocol::Stream;
+use windlass_protocol::confinement::Confinement;
 use windlass_protocol::frame::{self, Decoder, Frame, FrameError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::link::Launch;
 use windlass_protocol::worker::{FD_VARIABLE, ToWorker};
+use windlass_sandbox::{Command, Plan, SpawnError, Started, spawn};
 
 use crate::usage::Meter;
 
@@ -34,6 +34,8 @@ const FLOOD_PIPE_BYTES: usize = 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub pid: u32,
+    /// The first process of its pid namespace, where it has one.
+    pub init: Option<u32>,
     pub meter: Meter,
     socket: OwnedFd,
     decoder: Decoder,
@@ -52,8 +54,35 @@ pub(crate) enum Filled {
     Closed,
 }
 
+/// A worker that has just been started, and what came with it.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    pub worker: Worker,
+    pub confinement: Confinement,
+    /// Where its network ends, if it reaches out through the node's proxy.
+    pub listener: Option<OwnedFd>,
+}
+
+/// Why a worker cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("the node's plan for it is no plan: {0}")]
+    Plan(#[from] serde_json::Error),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Spawn(#[from] SpawnError),
+}
+
+impl From<Errno> for StartError {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
 impl Worker {
-    pub fn start(launch: &Launch) -> io::Result<Self> {
+    pub fn start(launch: &Launch) -> Result<Fresh, StartError> {
+        let plan: Plan = serde_json::from_value(launch.plan.clone())?;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (stdout, stdout_end) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -61,37 +90,32 @@ impl Worker {
         for end in [&ours, &stdout, &stderr] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
-        let (program, arguments) = launch
-            .argv
-            .split_first()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no program was named"))?;
-        // The keeper has one thread, so nothing else can inherit the socket meanwhile.
-        rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
-        // The worker gets the signals that the keeper takes as a descriptor: std hands the mask on.
-        let taken = SigSet::empty().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-        let child = Command::new(program)
-            .args(arguments)
-            .env_clear()
-            .envs(launch.env.iter().map(|(name, value)| (name, value)))
-            .env(FD_VARIABLE, theirs.as_raw_fd().to_string())
-            .current_dir(&launch.cwd)
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(stdout_end)
-            .stderr(stderr_end)
-            .spawn();
-        taken.thread_set_mask()?;
-        let child = child?;
-        Ok(Self {
-            pid: child.id(),
-            meter: Meter::of(child.id()),
+        let null = std::fs::File::open("/dev/null")?;
+        let mut env = launch.env.clone();
+        env.push((FD_VARIABLE.to_owned(), theirs.as_raw_fd().to_string()));
+        let Started { pid, init, listener, confinement } = spawn(&Command {
+            argv: &launch.argv,
+            env: &env,
+            cwd: &launch.cwd,
+            stdin: null.as_fd(),
+            stdout: stdout_end.as_fd(),
+            stderr: stderr_end.as_fd(),
+            kept: theirs.as_fd(),
+            cgroups: &launch.cgroups,
+            plan: &plan,
+        })?;
+        let worker = Self {
+            pid,
+            init,
+            meter: Meter::of(pid),
             socket: ours,
             decoder: Decoder::default(),
             stdout: Some(stdout),
             stderr: Some(stderr),
             outgoing: VecDeque::new(),
             written: 0,
-        })
+        };
+        Ok(Fresh { worker, confinement, listener })
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {

@@ -12,12 +12,13 @@ use std::collections::VecDeque;
 use windlass_protocol::api::{SessionState, TurnState};
 use windlass_protocol::event::{EndReason, StopCause};
 use windlass_protocol::limits::WAITING_TURNS_MAX;
+use windlass_protocol::policy::Limit;
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
 mod recover;
 mod words;
-pub use recover::{Facts, FirstTurn, Recovery, WorkerFact};
+pub use recover::{Facts, FirstTurn, WorkerFact};
 pub use words::{Effect, Event, KeeperLoss, Loss};
 
 /// Workers started in a row, none of which finished a turn, before the session is given up. The
@@ -113,7 +114,11 @@ impl Session {
             Event::StdinWaited { turn } => self.stdin_waited(turn),
             Event::InputTaken { turn } => self.input_taken(turn),
             Event::TurnDone { turn, outcome } => self.turn_done(turn, outcome, &mut todo),
-            Event::WorkerEnded => self.worker_ended(&mut todo),
+            Event::WorkerEnded { limit } => self.worker_ended(limit, &mut todo),
+            Event::WallTimePassed => {
+                let code = ErrorCode::LimitWallTime;
+                self.give_up(EndReason::WallTime, code, (code, Loss::None), &mut todo);
+            }
             Event::ProtocolBroken => {
                 let code = ErrorCode::ProtocolError;
                 self.give_up(EndReason::ProtocolError, code, STATE_LOST, &mut todo);
@@ -339,15 +344,16 @@ impl Session {
         self.start_next(Fresh::default(), todo);
     }
 
-    fn worker_ended(&mut self, todo: &mut Vec<Effect>) {
+    fn worker_ended(&mut self, limit: Option<Limit>, todo: &mut Vec<Effect>) {
+        let code = limit.map_or(ErrorCode::WorkerDied, code_of);
         match self.phase {
             Phase::Starting => self.start_failed(todo),
             Phase::Idle(fresh) => self.worker_ended_idle(fresh, todo),
             Phase::Busy { turn } | Phase::AwaitingInput { turn } => {
-                self.worker_ended_in_turn(turn, Outcome::Lost, todo);
+                self.worker_ended_in_turn(turn, Outcome::Lost, code, todo);
             }
             Phase::Interrupting { turn, cause } => {
-                self.worker_ended_in_turn(turn, stopped(cause), todo);
+                self.worker_ended_in_turn(turn, stopped(cause), code, todo);
             }
             Phase::Restarting { old: OldWorker::Leaving, fresh } => {
                 self.phase = Phase::Restarting { old: OldWorker::Gone, fresh };
@@ -360,9 +366,14 @@ impl Session {
         }
     }
 
-    fn worker_ended_in_turn(&mut self, turn: TurnNo, outcome: Outcome, todo: &mut Vec<Effect>) {
-        let code = Some(ErrorCode::WorkerDied);
-        todo.push(Effect::Finish { turn, outcome, code, loss: Loss::State });
+    fn worker_ended_in_turn(
+        &mut self,
+        turn: TurnNo,
+        outcome: Outcome,
+        code: ErrorCode,
+        todo: &mut Vec<Effect>,
+    ) {
+        todo.push(Effect::Finish { turn, outcome, code: Some(code), loss: Loss::State });
         self.fail_waiting(STATE_LOST, todo);
         self.restart(OldWorker::Gone, FIRST_OF_ROW, todo);
     }
@@ -445,6 +456,16 @@ impl Fresh {
     /// One more worker in the row, if it may have one.
     fn again(self) -> Option<Self> {
         (self.starts < START_ATTEMPTS_MAX).then(|| Self { starts: self.starts + 1, ..self })
+    }
+}
+
+/// How a turn's end names the limit.
+fn code_of(limit: Limit) -> ErrorCode {
+    match limit {
+        Limit::Memory => ErrorCode::LimitMemory,
+        Limit::Processes => ErrorCode::LimitProcesses,
+        Limit::Disk => ErrorCode::LimitDisk,
+        Limit::WallTime => ErrorCode::LimitWallTime,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a node is told when it starts.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ pub struct Config {
     /// The program that is started as `PROGRAM keeper ...`: this one.
     pub program: PathBuf,
     pub hold: Wanted,
+    /// The TCP door; shut when absent.
+    pub listen: Option<Listen>,
     /// How long keepers stay without a node.
     pub node_grace: Duration,
     /// How long a node without sessions stays; forever when absent.
@@ -34,6 +37,23 @@ pub struct Config {
     pub keep_bytes: u64,
 }
 
+/// Where the TCP door is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen {
+    /// With port 0, the kernel chooses one.
+    pub address: SocketAddr,
+    pub reach: Reach,
+}
+
+/// From how far clients may come to the TCP door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Only from this machine; any other address is refused.
+    ThisMachine,
+    /// From wherever the address can be reached. What is said there can be read on the way.
+    Anywhere,
+}
+
 impl Config {
     pub fn new(runtime_dir: PathBuf, state_dir: PathBuf, program: PathBuf) -> Self {
         Self {
@@ -41,6 +61,7 @@ impl Config {
             state_dir,
             program,
             hold: Wanted::Auto,
+            listen: None,
             node_grace: Duration::from_secs(60),
             idle_exit: None,
             start_timeout: Duration::from_secs(30),
@@ -59,6 +80,21 @@ impl Config {
     /// Where a session works whose client names no directory.
     pub(crate) fn workspace_of(&self, session: &SessionId) -> PathBuf {
         self.state_dir.join("workspaces").join(session.as_str())
+    }
+
+    /// What opens the TCP door.
+    pub(crate) fn token_file(&self) -> PathBuf {
+        self.state_dir.join("token")
+    }
+
+    /// Where keepers pass on connections from inside their sandboxes.
+    pub(crate) fn egress_socket(&self) -> PathBuf {
+        self.runtime_dir.join("egress.sock")
+    }
+
+    /// Temporary files of a session that has no private `/tmp`.
+    pub(crate) fn tmp_of(&self, session: &SessionId) -> PathBuf {
+        self.state_dir.join("tmp").join(session.as_str())
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

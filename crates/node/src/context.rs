@@ -1,6 +1,7 @@
 //! What every part of a running node shares: its settings, its journal, its sessions.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -10,10 +11,14 @@ use windlass_client::patience::Patience;
 use windlass_journal::Journal;
 use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::{Epoch, SessionId};
+use windlass_sandbox::Machine;
+use windlass_sandbox::cgroup::CgroupSupport;
 
 use crate::config::Config;
+use crate::keepers::Starting;
 use crate::metrics::Metrics;
 use crate::session::Handle;
+use crate::session::cgroups::SessionCgroups;
 use crate::workers::Workers;
 
 /// The node's shared state.
@@ -22,8 +27,14 @@ pub(crate) struct Context {
     pub journal: Journal,
     pub epoch: Epoch,
     pub started_at_ms: u64,
+    /// Where the TCP door really is.
+    pub tcp: Option<SocketAddr>,
     pub metrics: Metrics,
     pub workers: Workers,
+    /// Which processes keepers were started as.
+    pub starting: Starting,
+    pub cgroups: SessionCgroups,
+    machine: std::sync::OnceLock<Machine>,
     /// For replies that wait.
     pub patience: Patience,
     sessions: Mutex<HashMap<SessionId, Slot>>,
@@ -43,14 +54,25 @@ enum Slot {
 }
 
 impl Context {
-    pub fn new(config: Config, journal: Journal, epoch: Epoch, workers: Workers) -> Self {
+    pub fn new(
+        config: Config,
+        tcp: Option<SocketAddr>,
+        journal: Journal,
+        epoch: Epoch,
+        workers: Workers,
+    ) -> Self {
+        let cgroups = SessionCgroups::new(CgroupSupport::detect(), &config.runtime_dir);
         Self {
             config,
             journal,
             epoch,
             started_at_ms: crate::clock::now_ms(),
+            tcp,
             metrics: Metrics::new(),
             workers,
+            cgroups,
+            machine: std::sync::OnceLock::new(),
+            starting: Starting::default(),
             patience: Patience::default(),
             sessions: Mutex::default(),
             idle: Notify::new(),
@@ -77,6 +99,7 @@ impl Context {
     }
 
     pub fn forget(&self, id: &SessionId) {
+        self.starting.forget(id);
         let mut sessions = self.lock();
         sessions.remove(id);
         self.metrics.sessions(sessions.len());
@@ -113,6 +136,17 @@ impl Context {
         self.lock().len()
     }
 
+    /// What this machine can enforce: found out when it is first asked for, by trying.
+    pub fn machine(&self) -> &Machine {
+        self.machine.get_or_init(|| Machine::with_cgroups(self.cgroups.support().clone()))
+    }
+
+    /// Whether the node leaves its sessions to the next one. From then on it cannot tell a session
+    /// that it let go of from one that has ended, and says neither.
+    pub fn let_go(&self) -> bool {
+        *self.stop.borrow() == Some(StopSessions::Keep)
+    }
+
     /// Somebody used the node just now.
     pub fn used(&self) {
         let now = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -135,6 +169,7 @@ impl Context {
             sessions: self.session_count(),
             runtime_dir: self.config.runtime_dir.display().to_string(),
             state_dir: self.config.state_dir.display().to_string(),
+            listen: self.tcp.map(|address| address.to_string()),
         }
     }
 

@@ -27,7 +27,8 @@ impl Failure {
 
     pub fn status(&self) -> u16 {
         match self.code {
-            ErrorCode::BadRequest | ErrorCode::WorkerFailed => 400,
+            ErrorCode::BadRequest | ErrorCode::WorkerFailed | ErrorCode::NotEnforceable => 400,
+            ErrorCode::Unauthorized => 401,
             ErrorCode::SessionNotFound | ErrorCode::TurnNotFound | ErrorCode::NotFound => 404,
             ErrorCode::SessionExists | ErrorCode::TurnNotRunning => 409,
             ErrorCode::SessionEnded
@@ -38,6 +39,10 @@ impl Failure {
             | ErrorCode::ProtocolError
             | ErrorCode::DeadlinePassed
             | ErrorCode::Unstoppable
+            | ErrorCode::LimitMemory
+            | ErrorCode::LimitProcesses
+            | ErrorCode::LimitDisk
+            | ErrorCode::LimitWallTime
             | ErrorCode::AlreadyRunning => 410,
             ErrorCode::MessageTooLarge => 413,
             ErrorCode::VersionMismatch => 426,
@@ -67,6 +72,24 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::StateLost => "set the state up again, then send the turn again",
         ErrorCode::WorkerFailed => {
             "check that the interpreter exists and runs, or name another; `windlass logs` shows what it said"
+        }
+        ErrorCode::LimitMemory => {
+            "use less memory at once, or give the session more: policy.limits.memory_bytes"
+        }
+        ErrorCode::LimitProcesses => {
+            "start fewer processes, or allow more: policy.limits.processes"
+        }
+        ErrorCode::LimitDisk => {
+            "remove files from the workspace, or allow more: policy.limits.disk_bytes"
+        }
+        ErrorCode::LimitWallTime => {
+            "create a new session, or one that may live longer: policy.limits.wall_s"
+        }
+        ErrorCode::NotEnforceable => {
+            "do what the message says, or do not require the control; `windlass doctor` shows all"
+        }
+        ErrorCode::Unauthorized => {
+            "send the node's token: `windlass token` prints it to the node's own user"
         }
         ErrorCode::ProtocolError => "report it to the worker's author; create a new session",
         ErrorCode::WorkerDied => {

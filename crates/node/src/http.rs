@@ -1,15 +1,19 @@
-//! The HTTP door: `/v1` on a unix socket. Turns requests into questions to sessions and the
+//! The HTTP door: `/v1` on a unix socket, and on TCP for whoever has the token. Turns requests into questions to sessions and the
 //! journal, and their answers into JSON. It decides nothing itself.
 
 mod body;
+mod egress;
 mod events;
 mod node;
 pub mod openapi;
 mod output;
+mod places;
 mod reply;
 mod server;
 mod sessions;
+mod tcp;
 mod turns;
+mod wire;
 
 use std::sync::Arc;
 
@@ -18,7 +22,8 @@ use axum::routing::{get, post};
 
 use crate::context::Context;
 
-pub(crate) use server::serve;
+pub(crate) use server::{Listener, serve};
+pub(crate) use tcp::TcpGate;
 
 type App = Arc<Context>;
 
@@ -33,6 +38,7 @@ fn router(context: App) -> Router {
         .route("/v1/sessions/{session}/turns/{turn}/interrupt", post(turns::interrupt))
         .route("/v1/sessions/{session}/turns/{turn}/input", post(turns::input))
         .route("/v1/sessions/{session}/events", get(events::events))
+        .route("/v1/sessions/{session}/egress", get(egress::log))
         .route("/v1/sessions/{session}/output", get(output::range))
         .route("/v1/sessions/{session}/output/search", get(output::search))
         .route("/v1/sessions/{session}/displays/{seq}", get(output::display))

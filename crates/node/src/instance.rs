@@ -31,7 +31,7 @@ pub enum ClaimError {
 #[derive(Debug)]
 pub struct Claim {
     _lock: File,
-    socket: PathBuf,
+    sockets: Vec<PathBuf>,
 }
 
 impl Claim {
@@ -43,12 +43,21 @@ impl Claim {
         let lock = lock(&config.runtime_dir.join("node.lock"))?;
         let socket = config.socket();
         let listener = listen(&socket)?;
-        Ok((Self { _lock: lock, socket }, listener))
+        Ok((Self { _lock: lock, sockets: vec![socket] }, listener))
     }
 
-    /// Removes the socket: new clients start the next node. The lock goes with the process.
+    /// Listens at one more socket, which goes with the first.
+    pub fn listen(&mut self, socket: PathBuf) -> Result<UnixListener, ClaimError> {
+        let listener = listen(&socket)?;
+        self.sockets.push(socket);
+        Ok(listener)
+    }
+
+    /// Removes the sockets: new clients start the next node. The lock goes with the process.
     pub fn release(self) {
-        let _ = std::fs::remove_file(&self.socket);
+        for socket in &self.sockets {
+            let _ = std::fs::remove_file(socket);
+        }
     }
 }
 

@@ -1,18 +1,24 @@
 //! Keeper processes as the node sees them: starting one, reaping those that ended, ending one that
 //! does not answer. What goes over their link is elsewhere.
 
+mod starting;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, wait};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::signal::unix::{SignalKind, signal};
 use windlass_protocol::SessionId;
 
 use crate::config::Config;
+use crate::context::Context;
+
+pub(crate) use starting::Starting;
 
 /// The longest path a unix socket can have.
 const SOCKET_PATH_MAX: usize = 107;
@@ -39,7 +45,8 @@ pub(crate) fn log_path(config: &Config) -> PathBuf {
 
 /// Starts a keeper that listens at the session's socket. The socket is there when this returns, so
 /// that connecting to it needs no waiting; the keeper's own start goes on meanwhile.
-pub(crate) fn start(config: &Config, session: &SessionId) -> Result<PathBuf, StartError> {
+pub(crate) fn start(context: &Context, session: &SessionId) -> Result<PathBuf, StartError> {
+    let config = &context.config;
     let path = socket_path(config, session);
     if path.as_os_str().len() > SOCKET_PATH_MAX {
         return Err(StartError::PathTooLong(path));
@@ -50,18 +57,17 @@ pub(crate) fn start(config: &Config, session: &SessionId) -> Result<PathBuf, Sta
         .map_err(|cause| StartError::Listen { path: path.clone(), cause })?;
     let log =
         std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(log_path(config));
-    let spawned = Command::new(&config.program)
+    let mut command = Command::new(&config.program);
+    command
         .arg("keeper")
         .arg(config.hold.as_str())
         .env_clear()
         .current_dir("/")
         .stdin(OwnedFd::from(listener))
         .stdout(Stdio::null())
-        .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from))
-        .spawn();
-    match spawned {
-        // Reaped by `reap`, like every keeper that comes to us as an orphan.
-        Ok(_) => Ok(path),
+        .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from));
+    match context.starting.spawn(session, &mut command) {
+        Ok(()) => Ok(path),
         Err(cause) => {
             remove_socket(&path);
             Err(StartError::Spawn { program: config.program.clone(), cause })
@@ -88,15 +94,19 @@ pub(crate) fn end(pid: u32) {
     }
 }
 
-/// Makes keepers our children again when their first process exits, and reaps each that ends. Runs
-/// as long as the node.
-pub(crate) async fn reap() -> io::Result<()> {
+/// Makes keepers our children again when their first process exits, and reaps each that ends;
+/// `reaped` follows. Runs as long as the node.
+pub(crate) async fn reap(context: Arc<Context>, reaped: impl Fn(&Arc<Context>)) -> io::Result<()> {
     rustix::process::set_child_subreaper(Pid::from_raw(1))?;
     let mut ended = signal(SignalKind::child())?;
     loop {
-        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
-        if ended.recv().await.is_none() {
-            return Ok(());
+        context.starting.reap();
+        reaped(&context);
+        tokio::select! {
+            more = ended.recv() => if more.is_none() {
+                return Ok(());
+            },
+            () = context.starting.started() => {}
         }
     }
 }

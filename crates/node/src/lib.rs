@@ -7,6 +7,7 @@
 mod clock;
 mod config;
 mod context;
+mod egress;
 pub mod failure;
 pub mod http;
 mod instance;
@@ -16,7 +17,9 @@ mod run;
 mod session;
 mod workers;
 
-pub use config::Config;
+pub use config::{Config, Listen, Reach};
 pub use instance::ClaimError;
 pub use run::{RunError, run};
+/// For commands that look at a machine without a node.
+pub use windlass_sandbox as sandbox;
 pub use windlass_sandbox::Wanted;

@@ -1,23 +1,27 @@
 //! A node's life: claim the runtime directory, take over what an earlier node left, serve, stop.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
+use windlass_client::TokenError;
 use windlass_journal::{Journal, JournalOptions, OpenError, RetentionOptions};
 use windlass_protocol::SessionId;
 use windlass_protocol::api::StopSessions;
+use windlass_sandbox::pace::{Pace, Whom, set_pace};
 
 use crate::clock::now_ms;
-use crate::config::Config;
+use crate::config::{Config, Reach};
 use crate::context::Context;
+use crate::http::{self, Listener, TcpGate};
 use crate::instance::{Claim, ClaimError};
 use crate::session::{Request, start};
 use crate::workers::Workers;
-use crate::{http, keepers};
+use crate::{egress, keepers};
 
 /// How long the sessions of a stopping node may take to end before it goes without them.
 const STOP_SESSIONS: Duration = Duration::from_secs(15);
@@ -32,6 +36,12 @@ pub enum RunError {
     Claim(#[from] ClaimError),
     #[error("the journal cannot be opened: {0}")]
     Journal(#[from] OpenError),
+    #[error("{0} can be reached from other machines: say --listen-anywhere if that is meant")]
+    NotThisMachine(SocketAddr),
+    #[error("cannot listen at {address}: {cause}")]
+    Listen { address: SocketAddr, cause: io::Error },
+    #[error(transparent)]
+    Token(#[from] TokenError),
     #[error("cannot {act}: {cause}")]
     Io { act: &'static str, cause: io::Error },
 }
@@ -39,17 +49,24 @@ pub enum RunError {
 /// Runs a node until it is told to stop. `ready` is called once clients can connect.
 pub async fn run(config: Config, ready: impl FnOnce()) -> Result<(), RunError> {
     let failed = |act| move |cause| RunError::Io { act, cause };
-    let (claim, listener) = Claim::take(&config)?;
-    raise_descriptor_limit();
+    let (mut claim, listener) = Claim::take(&config)?;
+    let passing = claim.listen(config.egress_socket())?;
+    let descriptors = raise_descriptor_limit();
+    set_pace(Whom::This, Pace::Prompt);
     windlass_client::keep_short(&keepers::log_path(&config));
-    let listener = UnixListener::from_std(listener).map_err(failed("listen"))?;
+    let socket = UnixListener::from_std(listener).map_err(failed("listen"))?;
+    let passing = UnixListener::from_std(passing).map_err(failed("listen"))?;
+    let mut listeners = vec![Listener::Socket(socket)];
+    let tcp = open_tcp_door(&config, &mut listeners).await?;
     let journal = Journal::open(&config.state_dir, JournalOptions::default())?;
     let epoch = journal.next_epoch().map_err(failed("take an epoch"))?;
     let workers = Workers::prepare(&config.state_dir).map_err(failed("lay out the workers"))?;
-    let context = Arc::new(Context::new(config, journal, epoch, workers));
-    tokio::spawn(keepers::reap());
+    let context = Arc::new(Context::new(config, tcp, journal, epoch, workers));
+    tokio::spawn(keepers::reap(context.clone(), retry_cgroups));
     take_over_all(&context);
-    tokio::spawn(http::serve(listener, context.clone()));
+    context.cgroups.sweep(|id| SessionId::parse(id).is_ok_and(|id| context.knows(&id)));
+    tokio::spawn(egress::serve(passing, descriptors, context.clone()));
+    http::serve(listeners, descriptors, &context);
     ready();
     tracing::info!(%epoch, sessions = context.session_count(), "the node serves");
     let sessions = until_stopped(&context).await.map_err(failed("listen to signals"))?;
@@ -57,6 +74,23 @@ pub async fn run(config: Config, ready: impl FnOnce()) -> Result<(), RunError> {
     claim.release();
     leave_sessions(&context, sessions).await;
     Ok(())
+}
+
+/// Listens where the TCP door is to be, if anywhere; where that really is.
+async fn open_tcp_door(
+    config: &Config,
+    listeners: &mut Vec<Listener>,
+) -> Result<Option<SocketAddr>, RunError> {
+    let Some(listen) = config.listen else { return Ok(None) };
+    let address = listen.address;
+    if listen.reach == Reach::ThisMachine && !address.ip().is_loopback() {
+        return Err(RunError::NotThisMachine(address));
+    }
+    let failed = |cause| RunError::Listen { address, cause };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    listeners.push(Listener::Tcp(listener, TcpGate::new(address, config.token_file())?));
+    Ok(Some(address))
 }
 
 fn take_over_all(context: &Arc<Context>) {
@@ -114,6 +148,7 @@ async fn long_unused(context: &Context) {
 
 fn keep_house(context: &Arc<Context>) {
     context.metrics.settle();
+    retry_cgroups(context);
     let context = context.clone();
     // Nobody waits for it: old journals go when they go.
     drop(tokio::task::spawn_blocking(move || {
@@ -126,6 +161,14 @@ fn keep_house(context: &Arc<Context>) {
             Err(error) => tracing::warn!(%error, "old journals cannot be removed"),
         }
     }));
+}
+
+/// A process has ended, or a minute: cgroups that it was in may be empty now.
+fn retry_cgroups(context: &Arc<Context>) {
+    if context.cgroups.owes() {
+        let context = context.clone();
+        drop(tokio::task::spawn_blocking(move || context.cgroups.retry()));
+    }
 }
 
 /// A workspace of the session's own goes with its journal; one that the client named is not ours.
@@ -169,12 +212,14 @@ async fn leave_sessions(context: &Arc<Context>, sessions: StopSessions) {
     }
 }
 
-/// A session takes a few descriptors; the usual soft limit of 1,024 is for other programs.
-fn raise_descriptor_limit() {
+/// A session takes a few descriptors; the usual soft limit of 1,024 is for other programs. Gives
+/// how many this node may have.
+fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%error, "the limit of open descriptors stays low");
     }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

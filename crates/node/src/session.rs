@@ -2,10 +2,13 @@
 //! of the node talks to it through a [`Handle`], whose requests are served in the order sent.
 
 pub(crate) mod actor;
+pub(crate) mod cgroups;
+mod confine;
 mod disk;
 mod effects;
 mod keeper_events;
 mod keeper_link;
+mod limits;
 mod receipts;
 mod recovery;
 mod requests;
@@ -20,6 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use windlass_journal::SessionReader;
 use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
+use crate::egress::Ledger;
 use crate::failure::Failure;
 use turns::Snapshot;
 
@@ -35,6 +39,8 @@ pub(crate) struct Handle {
     /// The last event that clients may see.
     pub seen: watch::Receiver<Seq>,
     pub reader: SessionReader,
+    /// What it may reach and has reached for, where its policy is a list of hosts.
+    pub egress: Option<Arc<Ledger>>,
 }
 
 /// What the node can ask of a live session.
@@ -64,6 +70,13 @@ pub(crate) enum Request {
     Close {
         grace_ms: u64,
         reply: Reply<()>,
+    },
+    /// The code reached for a host, or tried to.
+    Egress {
+        host: String,
+        port: u16,
+        allowed: bool,
+        reason: String,
     },
     /// The node stops and leaves the session to its keeper.
     Release {

@@ -26,6 +26,8 @@ pub(crate) struct Recipe {
     pub kind: &'static str,
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
+    /// Directories that it must be able to read, wherever they are.
+    pub needed: Vec<PathBuf>,
 }
 
 impl Workers {

@@ -1,12 +1,18 @@
 //! The JSON of the HTTP door, `/v1`: what clients ask and what the node answers.
 
+mod egress;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+pub use egress::{EgressDecision, EgressLog};
+
+use crate::confinement::Confinement;
 use crate::event::{EndReason, Event, EventKind, Receipt, TurnError, Usage};
 use crate::link::Hold;
+use crate::policy::{Policy, PolicyRequest};
 use crate::{ErrorCode, Outcome, Seq, SessionId, TurnId, TurnNo};
 
 /// The version of this API. Client and node work together when the first number is the same; a
@@ -68,6 +74,9 @@ pub struct CreateSession {
     /// The directory the code works in. Default: a fresh one of the session's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
+    /// What the code may touch. Default: the preset `workspace`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyRequest>,
     /// Environment variables to add.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -138,6 +147,12 @@ pub struct Session {
     pub worker_pid: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// What its code may touch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Box<Policy>>,
+    /// How the policy is enforced, once a worker was started under it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<Confinement>,
     /// Output bytes produced so far.
     pub output_bytes: u64,
     /// Output bytes produced and no longer kept.
@@ -407,6 +422,9 @@ pub struct NodeStatus {
     pub sessions: usize,
     pub runtime_dir: String,
     pub state_dir: String,
+    /// Where its TCP door is, if it is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
 }
 
 /// How the node is to stop.

@@ -25,6 +25,15 @@ pub enum ErrorCode {
     TurnNotRunning,
     /// The turn waited behind one that lost the session's state; it never ran.
     StateLost,
+    /// The session ran into a limit of its policy.
+    LimitMemory,
+    LimitProcesses,
+    LimitDisk,
+    LimitWallTime,
+    /// A control that the policy requires cannot be enforced here.
+    NotEnforceable,
+    /// Who asked may not.
+    Unauthorized,
     /// The interpreter or worker could not be started.
     WorkerFailed,
     /// The worker broke the protocol.
@@ -65,6 +74,12 @@ impl ErrorCode {
             Self::TurnNotFound => "turn_not_found",
             Self::TurnNotRunning => "turn_not_running",
             Self::StateLost => "state_lost",
+            Self::LimitMemory => "limit_memory",
+            Self::LimitProcesses => "limit_processes",
+            Self::LimitDisk => "limit_disk",
+            Self::LimitWallTime => "limit_wall_time",
+            Self::NotEnforceable => "not_enforceable",
+            Self::Unauthorized => "unauthorized",
             Self::WorkerFailed => "worker_failed",
             Self::ProtocolError => "protocol_error",
             Self::WorkerDied => "worker_died",

@@ -5,6 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::confinement::Confinement;
+use crate::policy::Limit;
 use crate::{ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
 
 /// One numbered fact of a session; its raw bytes (output, display) travel beside it as a body.
@@ -72,8 +74,25 @@ pub enum EventKind {
     },
     /// A worker is up and can take turns. `restarts` counts the workers before it.
     WorkerReady { worker: String, pid: u32, restarts: u32 },
+    /// A worker was started in its sandbox, which has tested itself.
+    Confined(Confinement),
+    /// The session ran into a limit. What it cost is said by the events that follow.
+    LimitReached { limit: Limit, message: String },
     /// The worker process is gone.
-    WorkerEnded { cause: String },
+    WorkerEnded {
+        cause: String,
+        /// The limit that ended it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Limit>,
+    },
+    /// The code reached for a host, or tried to. Said once per host, port and decision.
+    Egress {
+        host: String,
+        port: u16,
+        allowed: bool,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
+    },
     /// The worker said something that is not the protocol; its session ends.
     ProtocolBroken { message: String },
     /// Output bytes that were not kept, and why.
@@ -168,6 +187,10 @@ pub enum EndReason {
     WorkerExited,
     /// No worker could be started.
     StartFailed,
+    /// A control that the policy requires is not enforced here.
+    NotEnforceable,
+    /// It lived as long as its policy allows.
+    WallTime,
     /// The worker broke the protocol.
     ProtocolError,
     /// The keeper died, and with it everything of the session.

@@ -6,15 +6,17 @@
 //! - [`link`]: node and keeper, private to one release line but versioned all the same;
 //! - [`api`]: clients and node, the JSON of the HTTP door (`docs/openapi.json`).
 //!
-//! What they share is in [`ids`], [`event`] and [`frame`].
+//! What they share is in [`ids`], [`event`], [`policy`], [`confinement`] and [`frame`].
 
 pub mod api;
+pub mod confinement;
 pub mod error;
 pub mod event;
 pub mod frame;
 pub mod ids;
 pub mod limits;
 pub mod link;
+pub mod policy;
 pub mod worker;
 
 pub use error::ErrorCode;

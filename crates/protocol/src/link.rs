@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::event::EventKind;
+use crate::policy::Limits;
 use crate::{Epoch, LinkSeq, SessionId, TurnNo};
 
 /// The link's version. A node attaches to keepers of its own and the previous version.
@@ -161,4 +162,15 @@ pub struct Launch {
     pub node_grace_ms: u64,
     /// How long a worker may take to say `worker_ready`.
     pub start_timeout_ms: u64,
+    /// How the worker is confined: the sandbox's plan, which only the keeper reads.
+    pub plan: serde_json::Value,
+    /// Where connections out of the sandbox go: the node's socket for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<PathBuf>,
+    /// What the session may use.
+    #[serde(default)]
+    pub limits: Limits,
+    /// The session's cgroups, made by the node: the worker joins each before it runs.
+    #[serde(default)]
+    pub cgroups: Vec<PathBuf>,
 }

@@ -1,15 +1,37 @@
 //! Confines: what stands between a session's processes and the rest of the machine.
 //!
-//! Today it holds them together: [`hold`] makes the calling process the owner of everything that
-//! will be started below it, so that nothing outlives a session. The one crate that may use
-//! `unsafe`, since forking has no safe form.
+//! Theory of operation. A policy ([`windlass_protocol::policy`]) says what a session may touch.
+//! [`Machine`] says what can be enforced here and [`survey()`] what the files around the session are
+//! like; from the three [`plan()`] decides, touching nothing, by which steps a process will be
+//! confined and what each control amounts to. [`enter`] performs the steps in a forked child, and
+//! tries what is forbidden; [`spawn()`] is the fork, the steps and the program in one.
+//!
+//! Apart from that, [`hold`] makes the calling process the owner of everything that will be started
+//! below it, so that nothing outlives a session, and [`cgroup`] counts and limits what a session's
+//! processes use together.
+//!
+//! The one crate that may use `unsafe`: forking has no safe form, and after a fork only system calls
+//! are safe.
 
+pub mod cgroup;
+pub mod enter;
 pub mod hold;
+pub mod machine;
+pub mod pace;
+pub mod plan;
+pub mod spawn;
+pub mod survey;
 
-mod cgroup;
+mod ffi;
 mod guard;
 mod namespace;
+mod rehearsal;
+mod seccomp;
 mod tree;
 
 pub use hold::{Held, HoldError, Wanted};
+pub use machine::{Machine, Support};
+pub use plan::{Plan, PlanError, plan};
+pub use spawn::{Command, SpawnError, Started, spawn};
+pub use survey::{Depth, Place, Site, survey};
 pub use tree::{Reaped, reap_all};

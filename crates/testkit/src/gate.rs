@@ -1,7 +1,9 @@
 //! Gates: code in a session says that it has come to a place, and waits there until the test lets
 //! it go on. So a test knows what is in flight, without a sleep on either side.
 
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -20,9 +22,11 @@ pub struct AtGate {
 }
 
 impl Gate {
-    /// A gate in the directory `place`, which [`crate::TestNode::base`] is good for.
-    pub fn new(place: &Path, name: &str) -> std::io::Result<Self> {
-        let path = place.join(format!("{name}.gate"));
+    /// A gate that every session of [`crate::TestNode::create`] can come to.
+    pub fn new(name: &str) -> std::io::Result<Self> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = gates_dir()?.join(format!("{}-{number}-{name}", std::process::id()));
         let listener = UnixListener::bind(&path)?;
         Ok(Self { path, listener })
     }
@@ -44,6 +48,19 @@ impl Gate {
         let (code, _) = self.listener.accept().await?;
         Ok(AtGate { code })
     }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Where gates are: one directory of the user's, there before any session that looks into it.
+pub(crate) fn gates_dir() -> std::io::Result<PathBuf> {
+    let path = PathBuf::from(format!("/tmp/wl-gates-{}", rustix::process::geteuid().as_raw()));
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+    Ok(path)
 }
 
 impl AtGate {

@@ -4,6 +4,8 @@
 //! No process started through [`TestNode`] or [`Load`] outlives it, also when the test panics.
 
 mod asking;
+pub mod attacks;
+pub mod bombs;
 pub mod escape;
 mod gate;
 mod load;

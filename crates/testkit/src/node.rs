@@ -8,8 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tempfile::TempDir;
 use windlass_client::protocol::api::{CreateSession, Session, StopSessions};
+use windlass_client::protocol::policy::PolicyRequest;
 use windlass_client::{Client, Dirs, Launched, StartNode, launch_node};
+use windlass_sandbox::cgroup::{self, CgroupSupport};
 
+use crate::gate::gates_dir;
 use crate::processes;
 use crate::python::python;
 
@@ -106,7 +109,7 @@ impl TestNode {
 
     /// A new client that may start the node.
     pub async fn starting_client(&self) -> anyhow::Result<Client> {
-        let start = StartNode::IfAbsent { program: self.program.clone() };
+        let start = StartNode::IfAbsent { program: self.program.clone(), args: Vec::new() };
         Ok(Client::connect(self.dirs.clone(), start).await?)
     }
 
@@ -118,7 +121,14 @@ impl TestNode {
     /// What [`TestNode::session`] asks for, to be changed by a test.
     pub fn create() -> CreateSession {
         let interpreter = python().to_string_lossy().into_owned();
-        CreateSession { interpreter: Some(interpreter), ..CreateSession::default() }
+        // The way to gates; everything else is as for everybody.
+        let gates = gates_dir().map(|dir| dir.to_string_lossy().into_owned()).into_iter().collect();
+        let policy = PolicyRequest { writable: gates, ..PolicyRequest::default() };
+        CreateSession {
+            interpreter: Some(interpreter),
+            policy: Some(policy),
+            ..CreateSession::default()
+        }
     }
 
     pub fn dirs(&self) -> &Dirs {
@@ -184,6 +194,8 @@ impl Drop for TestNode {
         if let Some(mut node) = self.running.take() {
             let _ = node.wait();
         }
+        // Nobody will start a node in these directories again that would remove them.
+        cgroup::sweep(&CgroupSupport::detect(), &cgroup::prefix_of(&self.dirs.runtime), |_| false);
     }
 }
 

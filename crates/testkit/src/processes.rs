@@ -43,6 +43,12 @@ pub fn below(pid: u32) -> Vec<u32> {
     below_in(&all(), &BTreeSet::from([pid])).into_iter().collect()
 }
 
+/// What a keeper started, without what belongs to the keeper itself: a sandbox's init.
+pub fn workers(keeper: u32) -> Vec<u32> {
+    let own = arguments(keeper);
+    below(keeper).into_iter().filter(|pid| arguments(*pid) != own).collect()
+}
+
 /// The children of `pid` that it has not reaped, zombies too.
 pub fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -75,6 +81,16 @@ pub fn arguments(pid: u32) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let whole = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
     whole.split(|byte| *byte == 0).map(|one| String::from_utf8_lossy(one).into_owned()).collect()
+}
+
+/// The number that `seer` knows `pid` by: it has one where both are in the same pid namespace, or
+/// `pid` is in one below.
+pub fn number_seen_by(seer: u32, pid: u32) -> Option<u32> {
+    let (seers, numbers) = (namespace_numbers(seer), namespace_numbers(pid));
+    let depth = seers.len().checked_sub(1)?;
+    let same = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let reached = depth == 0 || (seers.len() == numbers.len() && same(seer) == same(pid));
+    reached.then(|| numbers.get(depth).copied()).flatten()
 }
 
 /// The memory that `pid` holds.
@@ -200,6 +216,13 @@ fn sockets_below(place: &Path) -> BTreeSet<String> {
             Path::new(path).starts_with(place).then(|| format!("socket:[{inode}]"))
         })
         .collect()
+}
+
+/// The numbers of a process, from this namespace's to its own.
+fn namespace_numbers(pid: u32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    line.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
 fn status_kib(pid: u32, name: &str) -> Option<u64> {

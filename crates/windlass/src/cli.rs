@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    attach, completions, down, interrupt, kill, logs, man, node, ps, repl, run, status, up,
+    attach, completions, doctor, down, egress, interrupt, kill, logs, man, node, policy, ps, repl,
+    run, status, token, up,
 };
 use crate::terminal::Terminal;
 
@@ -20,9 +21,12 @@ Examples:
   windlass repl                        a session to type into
   windlass ps                          which sessions there are
   windlass logs -f SESSION             follow what a session prints
+  windlass policy explain              what code in a new session may touch
+  windlass doctor                      whether this machine can confine it
 
 The node starts by itself when a command needs it. Its directories are WINDLASS_RUNTIME_DIR and
-WINDLASS_STATE_DIR, by default windlass below XDG_RUNTIME_DIR and XDG_STATE_HOME.";
+WINDLASS_STATE_DIR, by default windlass below XDG_RUNTIME_DIR and XDG_STATE_HOME. With WINDLASS_URL
+(http://127.0.0.1:8040, say) a node is reached over TCP, with the token in WINDLASS_TOKEN.";
 
 #[derive(Debug, Parser)]
 #[command(name = "windlass", version, about = ABOUT, after_help = AFTER_HELP)]
@@ -41,9 +45,13 @@ enum Command {
     Repl(repl::Args),
     Ps(ps::Args),
     Logs(logs::Args),
+    Egress(egress::Args),
     Attach(attach::Args),
     Interrupt(interrupt::Args),
     Kill(kill::Args),
+    Policy(policy::Args),
+    Doctor(doctor::Args),
+    Token(token::Args),
     Completions(completions::Args),
     Man(man::Args),
     #[command(hide = true)]
@@ -70,6 +78,9 @@ fn dispatch(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCod
         Command::Node(args) => return node::run(args),
         Command::Completions(args) => return completions::run(args, terminal),
         Command::Man(args) => return man::run(args, terminal),
+        Command::Token(args) => return token::run(args, terminal),
+        Command::Policy(args) => return policy::run(args, terminal),
+        Command::Doctor(args) => return doctor::run(args, terminal),
         other => other,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -82,12 +93,16 @@ fn dispatch(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCod
             Command::Repl(args) => repl::run(args, terminal).await,
             Command::Ps(args) => ps::run(args, terminal).await,
             Command::Logs(args) => logs::run(args, terminal).await,
+            Command::Egress(args) => egress::run(args, terminal).await,
             Command::Attach(args) => attach::run(args, terminal).await,
             Command::Interrupt(args) => interrupt::run(args, terminal).await,
             Command::Kill(args) => kill::run(args, terminal).await,
-            Command::Node(_) | Command::Completions(_) | Command::Man(_) => {
-                unreachable!("ran before the runtime")
-            }
+            Command::Node(_)
+            | Command::Token(_)
+            | Command::Policy(_)
+            | Command::Doctor(_)
+            | Command::Completions(_)
+            | Command::Man(_) => unreachable!("ran before the runtime"),
         }
     })
 }

@@ -2,15 +2,19 @@
 
 pub mod attach;
 pub mod completions;
+pub mod doctor;
 pub mod down;
+pub mod egress;
 pub mod interrupt;
 pub mod keeper;
 pub mod kill;
 pub mod logs;
 pub mod man;
 pub mod node;
+pub mod policy;
 pub mod ps;
 pub mod repl;
 pub mod run;
 pub mod status;
+pub mod token;
 pub mod up;

@@ -6,13 +6,17 @@ use std::process::ExitCode;
 mod answers;
 mod cli;
 mod commands;
+mod control_table;
 mod displays;
 mod duration;
 mod exit;
 mod follow;
 mod node_access;
+mod outlook;
 mod output_bytes;
+mod policy_options;
 mod python_input;
+mod size;
 mod terminal;
 
 fn main() -> ExitCode {

@@ -34,6 +34,7 @@ pub enum Tone {
     Busy,
     Faint,
     Strong,
+    Plain,
 }
 
 impl Tone {
@@ -44,6 +45,7 @@ impl Tone {
             Self::Busy => "33",
             Self::Faint => "2",
             Self::Strong => "1",
+            Self::Plain => "0",
         }
     }
 }
@@ -58,6 +60,12 @@ impl Terminal {
             err_colours: colours(io::stderr().is_terminal()),
             line: Line::Fresh,
         }
+    }
+
+    /// Without colours, wherever it writes to.
+    #[cfg(test)]
+    pub fn plain() -> Self {
+        Self { out_colours: Colours::Off, err_colours: Colours::Off, line: Line::Fresh }
     }
 
     /// A session's bytes, as they are.

@@ -60,9 +60,9 @@ fn keeper_of(session: &Session) -> u32 {
 
 /// The worker's process as this test sees it.
 fn worker_of(session: &Session) -> u32 {
-    let below = processes::below(keeper_of(session));
-    assert_eq!(below.len(), 1, "the worker alone: {below:?}");
-    below[0]
+    let workers = processes::workers(keeper_of(session));
+    assert_eq!(workers.len(), 1, "the worker alone: {workers:?}");
+    workers[0]
 }
 
 fn code_of(turn: &Turn) -> Option<ErrorCode> {

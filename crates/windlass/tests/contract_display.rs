@@ -51,6 +51,7 @@ async fn only_output(client: &Client, session: &SessionId, ran: &Turn) {
             EventKind::TurnAccepted { .. }
                 | EventKind::Output { .. }
                 | EventKind::TurnEnded { .. }
+                | EventKind::Confined(_)
                 | EventKind::WorkerReady { .. }
         );
         assert!(plain, "{item:?}");

@@ -178,8 +178,8 @@ async fn contract_35_lines_that_a_turn_did_not_read_are_gone_with_it() {
 
 #[tokio::test]
 async fn contract_35_input_that_a_turn_never_asked_for_is_gone_with_it() {
-    let (node, client, session) = start().await;
-    let gate = Gate::new(node.base(), "g").unwrap();
+    let (_node, client, session) = start().await;
+    let gate = Gate::new("g").unwrap();
     let deaf = client.submit_turn(&session, &turn(gate.python())).await.unwrap();
     let at_gate = within(PATIENCE, gate.reached()).await.unwrap();
     for early in ["early\n", "earlier\n"] {
@@ -196,8 +196,8 @@ async fn contract_35_input_that_a_turn_never_asked_for_is_gone_with_it() {
 
 #[tokio::test]
 async fn contract_35_input_of_an_interrupted_turn_is_gone_with_it() {
-    let (node, client, session) = start().await;
-    let gate = Gate::new(node.base(), "g").unwrap();
+    let (_node, client, session) = start().await;
+    let gate = Gate::new("g").unwrap();
     // Unread in the keeper: the code never asked.
     let deaf = client.submit_turn(&session, &turn(gate.python())).await.unwrap();
     let at_gate = within(PATIENCE, gate.reached()).await.unwrap();
@@ -224,7 +224,7 @@ async fn contract_35_input_of_a_killed_turn_is_gone_with_it() {
         ..TestNode::create()
     };
     let session = client.create_session(&create).await.unwrap().session.id;
-    let gate = Gate::new(node.base(), "g").unwrap();
+    let gate = Gate::new("g").unwrap();
     let deaf =
         format!("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{}", gate.python());
     let deaf = client.submit_turn(&session, &turn(deaf)).await.unwrap();

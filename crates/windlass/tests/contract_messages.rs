@@ -270,7 +270,7 @@ async fn contract_14_a_megabyte_goes_in_while_a_megabyte_lies_undrained() {
     deaf.write(follow.as_bytes()).await.unwrap();
     // Once with the input there before the code prints, once when it asks.
     for early in [true, false] {
-        let gate = Gate::new(node.base(), if early { "early" } else { "asked" }).unwrap();
+        let gate = Gate::new(if early { "early" } else { "asked" }).unwrap();
         let code = format!(
             "import sys, os\n{}os.write(1, b'o' * {MEGABYTE})\nprint()\n\
              got = sys.stdin.read({MEGABYTE})\nprint(len(got), set(got))",
@@ -332,7 +332,7 @@ async fn contract_16_what_a_left_over_thread_prints_is_not_the_next_turns() {
     let node = node().await;
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
-    let gate = Gate::new(node.base(), "between").unwrap();
+    let gate = Gate::new("between").unwrap();
     let leave = format!(
         "import threading\nnow = threading.Event()\ndone = threading.Event()\n\
          def late():\n{}\n    print('between turns')\n    now.wait()\n    print('in the next')\n\

@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use windlass_client::protocol::api::{CloseQuery, SessionState};
+use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::link::Hold;
 use windlass_client::protocol::{ErrorCode, Outcome};
-use windlass_client::{Client, StartError, launch_node};
+use windlass_client::{Client, ClientError, StartError, launch_node};
 use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, Mark};
 use windlass_testkit::{PATIENCE, TestNode, named_turn, processes, python, run, run_ok, within};
 
@@ -78,7 +79,7 @@ async fn contract_44_first_clients_at_the_same_instant_give_one_node_and_each_an
     for _ in 0..CLIENTS {
         let (dirs, program) = (place.dirs().clone(), place.program().to_owned());
         clients.spawn(async move {
-            let start = windlass_client::StartNode::IfAbsent { program };
+            let start = windlass_client::StartNode::IfAbsent { program, args: Vec::new() };
             Client::connect(dirs, start).await?.node_status().await
         });
     }
@@ -149,27 +150,39 @@ async fn contract_45_nothing_survives_its_session_below_a_subreaper() {
 async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
     let node = TestNode::builder(PROGRAM).arg("--hold").arg(hold).start().await.unwrap();
     let client = node.client().await.unwrap();
-    for (grace_ms, after) in [(Some(0), None), (None, None), (Some(100), Some("stay()"))] {
-        let mark = Mark::new("close");
-        let mut create = TestNode::create();
-        create.env.insert(MARK_VARIABLE.to_owned(), mark.as_str().to_owned());
-        let session = client.create_session(&create).await.unwrap().session.id;
-        let escaped = run(&client, &session, ESCAPE).await;
-        assert_eq!(escaped.outcome, Some(Outcome::Ok), "{escaped:?}");
-        let found = client.session(&session).await.unwrap().hold;
-        if found != Some(wanted) {
-            eprintln!("skipped: this machine refuses {wanted:?} and gives {found:?}");
-            return;
+    let ways = [(Some(0), None), (None, None), (Some(100), Some("stay()"))];
+    for level in Isolation::ALL {
+        for (grace_ms, after) in ways {
+            let mark = Mark::new("close");
+            let mut create = TestNode::create();
+            create.env.insert(MARK_VARIABLE.to_owned(), mark.as_str().to_owned());
+            create.policy.get_or_insert_default().isolation = Some(level);
+            let session = match client.create_session(&create).await {
+                Err(ClientError::Api(error)) if error.code == ErrorCode::NotEnforceable => {
+                    eprintln!("skipped: {error:?}");
+                    break;
+                }
+                created => created.unwrap().session.id,
+            };
+            let escaped = run(&client, &session, ESCAPE).await;
+            assert_eq!(escaped.outcome, Some(Outcome::Ok), "at level {level}: {escaped:?}");
+            let found = client.session(&session).await.unwrap();
+            assert_eq!(found.confinement.unwrap().isolation, level);
+            if found.hold != Some(wanted) {
+                eprintln!("skipped: this machine refuses {wanted:?} and gives {:?}", found.hold);
+                return;
+            }
+            if let Some(code) = after {
+                client.submit_turn(&session, &named_turn("running", code)).await.unwrap();
+            }
+            let alive = mark.alive().len();
+            assert!(alive > ESCAPES, "only {alive} processes run at level {level}");
+            let closing = client.close_session(&session, CloseQuery { grace_ms });
+            let closed = within(PATIENCE, closing).await.unwrap();
+            let left = mark.alive();
+            assert_eq!(left, [0; 0], "these live on, closed with {grace_ms:?} at level {level}");
+            assert_eq!(closed.state, SessionState::Ended);
         }
-        if let Some(code) = after {
-            client.submit_turn(&session, &named_turn("running", code)).await.unwrap();
-        }
-        let alive = mark.alive().len();
-        assert!(alive > ESCAPES, "only {alive} processes run");
-        let closing = client.close_session(&session, CloseQuery { grace_ms });
-        let closed = within(PATIENCE, closing).await.unwrap();
-        assert_eq!(mark.alive(), [0; 0], "these live on, closed with {grace_ms:?}");
-        assert_eq!(closed.state, SessionState::Ended);
     }
     // The guards above the keepers, too.
     for pid in processes::below(node.pid()) {

@@ -81,8 +81,9 @@ async fn goes_on(client: &Client, session: &SessionId) {
 async fn contract_18_nothing_is_doubled_or_reordered_when_the_node_comes_back() {
     let mut node = node().await;
     let client = node.client().await.unwrap();
-    let session = node.session(&client).await.unwrap().id;
-    let stop = node.base().join("stop");
+    let session = node.session(&client).await.unwrap();
+    let stop = std::path::Path::new(&session.workspace).join("stop");
+    let session = session.id;
     let printing = turn(numbered_lines(&stop));
     let printing = within(PATIENCE, client.submit_turn(&session, &printing)).await.unwrap();
     let behind =
@@ -212,8 +213,9 @@ fn attached(node: &mut ByHand) -> Attached {
 async fn contract_18_an_older_node_is_refused_and_changes_nothing() {
     let mut node = node().await;
     let client = node.client().await.unwrap();
-    let session = node.session(&client).await.unwrap().id;
-    let stop = node.base().join("stop");
+    let session = node.session(&client).await.unwrap();
+    let stop = std::path::Path::new(&session.workspace).join("stop");
+    let session = session.id;
     let printing = turn(numbered_lines(&stop));
     let printing = within(PATIENCE, client.submit_turn(&session, &printing)).await.unwrap();
     goes_on(&client, &session).await;

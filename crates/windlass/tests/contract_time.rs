@@ -68,8 +68,8 @@ fn code_of(turn: &Turn) -> Option<ErrorCode> {
 
 #[tokio::test]
 async fn contract_19_a_reply_whose_wait_passes_leaves_the_turn_running() {
-    let (node, client, session) = start().await;
-    let gate = Gate::new(node.base(), "g").unwrap();
+    let (_node, client, session) = start().await;
+    let gate = Gate::new("g").unwrap();
     let wait = Duration::from_millis(300);
     let code = format!("x = 41\nprint('before')\n{}x += 1\nprint('after')", gate.python());
     let asked = Instant::now();
@@ -276,10 +276,10 @@ async fn contract_23_a_session_that_holds_the_gil_can_be_closed_in_time() {
 /// Loses the state of a session in which turns wait: `lose` ends in the code at the gate, or after
 /// an interrupt.
 async fn turns_behind_fail(lose: &str, expected: ErrorCode) {
-    let (node, client, session) = start().await;
+    let (_node, client, session) = start().await;
     run_ok(&client, &session, "x = 7").await;
     let workspace = client.session(&session).await.unwrap().workspace;
-    let gate = Gate::new(node.base(), "g").unwrap();
+    let gate = Gate::new("g").unwrap();
     let code = format!("{}{lose}", gate.python());
     let before = client.session(&session).await.unwrap().seq;
     let first = client.submit_turn(&session, &turn(code)).await.unwrap();

@@ -87,7 +87,7 @@ async fn contract_01_turns_run_in_the_order_accepted() {
     let node = node().await;
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
-    let gate = Gate::new(node.base(), "first").unwrap();
+    let gate = Gate::new("first").unwrap();
     let first = submit(&client, &session, turn(format!("order = []\n{}", gate.python()))).await;
     let held = within(PATIENCE, gate.reached()).await.unwrap();
     // Four clients at once, five turns each: their order is whatever they were accepted in.
@@ -128,7 +128,7 @@ async fn contract_02_turns_of_two_sessions_are_both_in_flight() {
     let client = node.client().await.unwrap();
     let mut flights = Vec::new();
     for name in ["one", "two"] {
-        let gate = Gate::new(node.base(), name).unwrap();
+        let gate = Gate::new(name).unwrap();
         let session = node.session(&client).await.unwrap().id;
         let code = format!("{}print('{name}')", gate.python());
         let asked = submit(&client, &session, turn(code)).await;
@@ -223,7 +223,7 @@ async fn contract_05_a_vanished_client_stops_nothing_and_loses_nothing() {
     let node = node().await;
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
-    let gate = Gate::new(node.base(), "half-way").unwrap();
+    let gate = Gate::new("half-way").unwrap();
     let code = format!("print('before')\n{}print('after')\nx = 7", gate.python());
     let body = serde_json::json!({"id": "orphan", "code": code, "wait_ms": 60_000}).to_string();
     let mut vanishing = RawHttp::connect(&node.dirs().socket()).await.unwrap();
@@ -331,7 +331,7 @@ async fn contract_08_a_turn_sent_twice_runs_once() {
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
     run_ok(&client, &session, "runs = 0").await;
-    let gate = Gate::new(node.base(), "once").unwrap();
+    let gate = Gate::new("once").unwrap();
     let once = named_turn("once", format!("runs += 1\n{}print('run', runs)", gate.python()));
     let first = submit(&client, &session, once.clone()).await;
     let held = within(PATIENCE, gate.reached()).await.unwrap();
@@ -385,7 +385,7 @@ async fn contract_09_the_65th_waiting_turn_is_refused_and_the_others_run() {
     let node = node().await;
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
-    let gate = Gate::new(node.base(), "running").unwrap();
+    let gate = Gate::new("running").unwrap();
     submit(&client, &session, turn(format!("ran = []\n{}", gate.python()))).await;
     let held = within(PATIENCE, gate.reached()).await.unwrap();
     let numbered = |n: usize| named_turn(&format!("w{n}"), format!("ran.append({n})"));

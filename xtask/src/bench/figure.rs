@@ -77,7 +77,7 @@ fn shown(value: Option<f64>) -> String {
 }
 
 /// The sample that `percent` of all samples do not exceed (nearest rank). None of none.
-fn percentile(samples: &[f64], percent: f64) -> Option<f64> {
+pub fn percentile(samples: &[f64], percent: f64) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;

@@ -2,6 +2,8 @@
 //! figure has a file of its own; this module chooses, runs and prints.
 
 mod bare_pipe;
+mod bombs;
+mod confined;
 mod figure;
 mod first_answer;
 mod interrupt;
@@ -31,10 +33,16 @@ const BENCHES: &[Bench] = &[
     Bench { figures: &["bare_pipe"], measure: bare_pipe::measure },
     Bench { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
     Bench { figures: &["first_answer_exec"], measure: first_answer::measure },
+    Bench {
+        figures: &["confined_first_answer", "confined_added", "bwrap_exec"],
+        measure: confined::first_answers,
+    },
+    Bench { figures: &["confined_warm_turn"], measure: confined::warm_turns },
     Bench { figures: &["interrupt_sleep", "interrupt_busy"], measure: interrupt::measure },
     Bench { figures: &["output_rate", "output_rss_growth_mib"], measure: output::measure },
     Bench { figures: &["kill_recovery", "kill_lost_bytes"], measure: recovery::measure },
     Bench { figures: &["session_mib", "node_mib"], measure: memory::measure },
+    Bench { figures: &["neighbour_quiet_p95", "neighbour_bombed_p95"], measure: bombs::measure },
 ];
 
 #[derive(Debug, clap::Args)]
@@ -45,7 +53,8 @@ pub struct Args {
     /// One JSON object a line instead of the table
     #[arg(long)]
     json: bool,
-    /// Measure other tools beside, installed from PyPI into a virtual environment
+    /// Measure other tools beside: Jupyter, installed from PyPI into a virtual environment, and
+    /// bubblewrap, installed by apt-get if it is not there
     #[arg(long)]
     peers: bool,
     /// Fewer rounds: shows that it works, not how well
@@ -88,6 +97,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
     let asked = |figure: &str| args.names.is_empty() || args.names.iter().any(|n| n == figure);
     let plan = Plan { effort: if args.quick { Effort::Quick } else { Effort::Full } };
+    if args.peers {
+        peers::install_bwrap()?;
+    }
     if !args.json {
         println!("{}", figure::HEADING);
     }

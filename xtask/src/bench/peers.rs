@@ -42,6 +42,17 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     ])
 }
 
+/// Installs bubblewrap where it is missing; the measurement itself is in `confined`.
+pub fn install_bwrap() -> Result<()> {
+    if super::confined::bwrap_is_there() {
+        return Ok(());
+    }
+    let installed = Command::new("apt-get").args(["install", "--yes", "bubblewrap"]).status();
+    let installed = installed.context("bwrap is not installed, and there is no apt-get")?;
+    ensure!(installed.success(), "bwrap is not installed, and apt-get could not install it");
+    Ok(())
+}
+
 /// The environment with the peers, made once.
 fn prepare() -> Result<PathBuf> {
     let venv = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench-peers")).to_owned();

@@ -30,7 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("windlass-journal", &[PROTOCOL]),
     ("windlass-sandbox", &[PROTOCOL]),
     (PROTOCOL, &[]),
-    (TESTKIT, &["windlass-client", PROTOCOL]),
+    (TESTKIT, &["windlass-client", "windlass-sandbox", PROTOCOL]),
     ("xtask", &["windlass-client", TESTKIT, PROTOCOL]),
 ];
 

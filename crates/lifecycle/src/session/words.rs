@@ -1,6 +1,7 @@
 //! What a session hears and what it has done about it: two closed enums, no behaviour.
 
 use windlass_protocol::event::{EndReason, StopCause};
+use windlass_protocol::policy::Limit;
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
@@ -39,7 +40,12 @@ pub enum Event {
         outcome: WorkerOutcome,
     },
     /// The worker's process is gone.
-    WorkerEnded,
+    WorkerEnded {
+        /// The limit that ended it.
+        limit: Option<Limit>,
+    },
+    /// The session has lived as long as it may.
+    WallTimePassed,
     /// The worker sent what is not the protocol.
     ProtocolBroken,
     KeeperLost(KeeperLoss),

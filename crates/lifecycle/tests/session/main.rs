@@ -8,8 +8,10 @@ use windlass_lifecycle::session::{
     Effect, Event, Fresh, KeeperLoss, Loss, Notice, OldWorker, Phase, Session,
 };
 use windlass_protocol::TurnNo;
+use windlass_protocol::policy::Limit;
 use windlass_protocol::worker::WorkerOutcome;
 
+mod limits;
 mod losses;
 mod properties;
 mod recovery;
@@ -51,7 +53,11 @@ fn event(word: &str) -> Event {
         "ok" => done(WorkerOutcome::Ok),
         "error" => done(WorkerOutcome::Error),
         "interrupted" => done(WorkerOutcome::Interrupted),
-        "ended" => Event::WorkerEnded,
+        "ended" => Event::WorkerEnded { limit: None },
+        "out-of-memory" => Event::WorkerEnded { limit: Some(Limit::Memory) },
+        "fork-bomb" => Event::WorkerEnded { limit: Some(Limit::Processes) },
+        "disk-filled" => Event::WorkerEnded { limit: Some(Limit::Disk) },
+        "wall-time" => Event::WallTimePassed,
         "broken" => Event::ProtocolBroken,
         "keeper-died" => Event::KeeperLost(KeeperLoss::Died),
         "node-gone" => Event::KeeperLost(KeeperLoss::NodeGone),

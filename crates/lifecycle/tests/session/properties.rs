@@ -1,9 +1,13 @@
 //! What holds whatever happens, in whatever order.
 
 use proptest::prelude::*;
-use windlass_lifecycle::session::{Effect, Event, KeeperLoss, Loss, Recovery, Session};
+use windlass_lifecycle::session::{
+    Effect, Event, Facts, FirstTurn, KeeperLoss, Loss, Session, WorkerFact,
+};
+use windlass_protocol::api::SessionState;
 use windlass_protocol::event::{EventKind, Receipt, TurnError, Usage};
 use windlass_protocol::limits::WAITING_TURNS_MAX;
+use windlass_protocol::policy::Limit;
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{TurnId, TurnNo};
 
@@ -25,51 +29,78 @@ proptest! {
     }
 
     #[test]
-    fn a_session_recovered_from_its_journal_goes_on_as_if_nothing_had_been(script in script()) {
+    fn a_session_recovered_from_what_is_known_of_it_has_the_same_turns(script in script()) {
         let mut session = Session::default();
-        let mut recovery = Recovery::default();
+        let mut known = Known::default();
         for event in events(&script) {
-            // A reset between turns leaves no record of its own.
-            if event == Event::ResetAsked && session.current().is_none() {
-                continue;
-            }
             let (next, effects) = session.step(event);
             session = next;
             for (turn, kind) in records(event, &effects) {
-                recovery.note(turn, &kind);
+                known.note(turn, &kind, session.current());
             }
-            let (recovered, owed) = std::mem::take(&mut recovery).finish();
-            prop_assert_eq!(&recovered, &session);
-            let owed: Vec<_> = owed.into_iter().filter(|e| *e != Effect::StopKeeper).collect();
-            prop_assert_eq!(owed, vec![]);
-            recovery = Recovery::from(recovered);
+            if session.is_ended() {
+                prop_assert_eq!(known.open, vec![]);
+                return Ok(());
+            }
+            let recovered = Session::recover(known.facts());
+            prop_assert_eq!(open(&recovered), open(&session));
+            // That a worker is on its way out is known to its keeper, which tells a new node.
+            if session.state() != SessionState::Restarting {
+                prop_assert_eq!(recovered.state(), session.state());
+                prop_assert_eq!(recovered.current(), session.current());
+            }
+        }
+    }
+}
+
+/// What a journal knows of a session.
+#[derive(Default)]
+struct Known {
+    open: Vec<TurnNo>,
+    first: Option<FirstTurn>,
+    worker: Option<WorkerFact>,
+}
+
+impl Known {
+    /// A keeper tells of input for the turn in flight and no other.
+    fn note(&mut self, turn: Option<TurnNo>, kind: &EventKind, in_flight: Option<TurnNo>) {
+        let of_first = turn.is_some() && turn.as_ref() == self.open.first();
+        let of_running = turn.is_some() && turn == in_flight;
+        let stopping = matches!(self.first, Some(FirstTurn::Interrupting(_)));
+        match kind {
+            EventKind::TurnAccepted { .. } => self.open.extend(turn),
+            EventKind::InterruptAsked { cause } if of_first => {
+                self.first = Some(FirstTurn::Interrupting(*cause));
+            }
+            EventKind::StdinWait { .. } if of_running && !stopping => {
+                self.first = Some(FirstTurn::AwaitingInput);
+            }
+            EventKind::InputTaken { .. } if of_running && !stopping => self.first = None,
+            EventKind::TurnEnded { .. } => {
+                self.first = self.first.filter(|_| !of_first);
+                self.open.retain(|open| Some(*open) != turn);
+            }
+            EventKind::WorkerReady { .. } => self.worker = Some(WorkerFact::Up),
+            EventKind::WorkerEnded { .. } => {
+                self.worker = self.worker.map(|_| WorkerFact::Gone);
+            }
+            _ => {}
         }
     }
 
-    #[test]
-    fn what_was_cut_off_while_recording_a_loss_is_owed(script in script(), cut in 1usize..70) {
-        let mut session = Session::default();
-        for event in events(&script) {
-            let before = session.clone();
-            let (next, effects) = session.step(event);
-            session = next;
-            let records = records(event, &effects);
-            // Which keeper was lost is written last; and only a turn in flight names its cause.
-            let told = before.current().is_some() && !matches!(event, Event::KeeperLost(_));
-            if !told || cut >= records.len() {
-                continue;
-            }
-            let mut recovery = Recovery::from(before);
-            for (turn, kind) in &records[..cut] {
-                recovery.note(*turn, kind);
-            }
-            let (recovered, owed) = recovery.finish();
-            prop_assert_eq!(&recovered, &session);
-            let cut_off: Vec<_> =
-                owed.iter().filter_map(|&effect| record(effect)).collect();
-            prop_assert_eq!(&cut_off[..], &records[cut..]);
+    fn facts(&self) -> Facts {
+        Facts {
+            open: self.open.clone(),
+            first: self.first.unwrap_or(FirstTurn::Running),
+            worker: self.worker.unwrap_or(WorkerFact::Starting),
+            restarts: 0,
         }
     }
+}
+
+/// The turn in flight and those behind it.
+fn open(session: &Session) -> Vec<TurnNo> {
+    session.current().into_iter().chain(session.waiting()).collect()
 }
 
 /// What an observer who sees only effects knows of a session.
@@ -130,8 +161,7 @@ impl Watch {
         assert_eq!(session.is_ended(), self.ended);
         let waiting: Vec<_> = session.waiting().collect();
         assert!(waiting.len() <= WAITING_TURNS_MAX);
-        let open: Vec<_> = session.current().into_iter().chain(waiting).collect();
-        assert_eq!(open, self.open);
+        assert_eq!(open(session), self.open);
     }
 }
 
@@ -162,6 +192,7 @@ fn word() -> impl Strategy<Value = Word> {
     let about = move |(ago, which): (u64, usize)| Word::About { ago, make: abouts[which] };
     let ends = prop::sample::select(vec![
         Event::CloseAsked,
+        Event::WallTimePassed,
         Event::ProtocolBroken,
         Event::KeeperLost(KeeperLoss::Died),
         Event::KeeperLost(KeeperLoss::NodeGone),
@@ -173,7 +204,8 @@ fn word() -> impl Strategy<Value = Word> {
         400 => (0u64..3, 0usize..9).prop_map(about),
         60 => (0u64..70, 0usize..9).prop_map(about),
         100 => Just(Word::Plain(Event::WorkerReady)),
-        40 => Just(Word::Plain(Event::WorkerEnded)),
+        30 => Just(Word::Plain(Event::WorkerEnded { limit: None })),
+        10 => Just(Word::Plain(Event::WorkerEnded { limit: Some(Limit::Memory) })),
         10 => Just(Word::Plain(Event::ResetAsked)),
         2 => ends.prop_map(Word::Plain),
     ]
@@ -207,7 +239,9 @@ fn records(event: Event, effects: &[Effect]) -> Vec<(Option<TurnNo>, EventKind)>
             let ready = EventKind::WorkerReady { worker: String::new(), pid: 1, restarts: 0 };
             Some((None, ready))
         }
-        Event::WorkerEnded => Some((None, EventKind::WorkerEnded { cause: String::new() })),
+        Event::WorkerEnded { limit } => {
+            Some((None, EventKind::WorkerEnded { cause: String::new(), limit }))
+        }
         _ => None,
     };
     heard.into_iter().chain(effects.iter().filter_map(|&effect| record(effect))).collect()

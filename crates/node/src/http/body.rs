@@ -1,12 +1,18 @@
 //! Request bodies and query strings: JSON of bounded size, refused with a named error. A body over
 //! the limit is read to its end and thrown away, so that its connection can go on.
 
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, Sleep, sleep_until};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::limits::MESSAGE_BYTES_MAX;
 
@@ -19,6 +25,9 @@ const BODY_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
 /// How much of a body that is too large is read away before the connection is given up.
 const DISCARD_BYTES_MAX: usize = 8 * BODY_BYTES_MAX;
+
+/// How long a body may take from its request's head to its last byte.
+const BODY_WAIT: Duration = Duration::from_secs(60);
 
 /// A request's body as JSON.
 pub(super) struct JsonBody<T>(pub T);
@@ -35,7 +44,30 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     }
 }
 
-async fn read(mut body: Body) -> Result<Bytes, Refusal> {
+/// Reads a body whole, within the time it may take.
+async fn read(body: Body) -> Result<Bytes, Refusal> {
+    within(BODY_WAIT, collect(body)).await.unwrap_or_else(|| {
+        let seconds = BODY_WAIT.as_secs();
+        Err(bad_request(format!("the body did not come within {seconds} s")))
+    })
+}
+
+/// What `future` gives, or `None` when it takes longer than `limit`. The usual body is there at
+/// once, and needs no timer.
+async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut timer: Option<Pin<Box<Sleep>>> = None;
+    poll_fn(|cx| {
+        if let Poll::Ready(value) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(value));
+        }
+        let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + limit)));
+        timer.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}
+
+async fn collect(mut body: Body) -> Result<Bytes, Refusal> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     let mut length = 0;
@@ -88,5 +120,24 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
             .await
             .map(|Query(query)| Self(query))
             .map_err(|error| bad_request(error.body_text()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_what_does_not_come_in_time_is_given_up() {
+        let short = Duration::from_millis(1);
+        assert_eq!(within(short, async { 7 }).await, Some(7));
+        assert_eq!(within(short, pending::<()>()).await, None);
+        let later = async {
+            tokio::task::yield_now().await;
+            7
+        };
+        assert_eq!(within(BODY_WAIT, later).await, Some(7));
     }
 }

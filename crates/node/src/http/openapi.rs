@@ -3,7 +3,7 @@
 
 use utoipa::OpenApi;
 
-use super::{events, node, output, sessions, turns};
+use super::{egress, events, node, output, sessions, turns};
 
 /// The HTTP door, described.
 #[derive(Debug, OpenApi)]
@@ -26,6 +26,7 @@ use super::{events, node, output, sessions, turns};
         turns::interrupt_running,
         turns::input,
         events::events,
+        egress::log,
         output::range,
         output::search,
         output::display,

@@ -1,85 +1,222 @@
-//! Accepting connections and serving requests on them. Only the node's own user is served; both
-//! sides say which API they speak.
+//! Accepting connections and serving requests on them, at the unix socket and at the TCP door.
+//! Who may ask is checked here; both sides say which API they speak.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, Method, Request, Response};
+use axum::http::header::{CONNECTION, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response};
 use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixListener;
-use tokio::sync::Semaphore;
+use rustix::net::sockopt::set_socket_keepalive;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::time::{Instant, Sleep, sleep_until};
 use windlass_client::stream::LeanStream;
 use windlass_protocol::ErrorCode;
-use windlass_protocol::api::{API, API_HEADER, ApiVersion, StopSessions};
+use windlass_protocol::api::{API, API_HEADER, ApiVersion};
 
+use super::places::{Marks, Places, Seat};
 use super::reply::{Refusal, about_to_stop};
+use super::tcp::TcpGate;
+use super::wire::{Outgoing, Wire};
 use super::{App, router};
 use crate::failure::Failure;
 
-/// Connections served at once; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 4096;
+/// How long a request's head may take from its first byte to its last.
+const HEAD_WAIT: Duration = Duration::from_secs(10);
 
-/// Accepts until the node stops.
-pub(crate) async fn serve(listener: UnixListener, context: App) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let user = rustix::process::geteuid().as_raw();
+/// The longest head; of a connection's buffers, no more is held at once.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Where no connection can be accepted: how long one of ours may take to make room before it is
+/// tried again, since room may also come from elsewhere.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
+
+/// Where clients come from.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    /// The user's own programs, by their credentials.
+    Socket(UnixListener),
+    /// Whoever has the token.
+    Tcp(TcpListener, TcpGate),
+}
+
+/// Accepts until the node stops. `descriptors` is how many the node may have open.
+pub(crate) fn serve(listeners: Vec<Listener>, descriptors: u64, context: &App) {
+    let places = Places::within(descriptors);
     let router = router(context.clone());
+    for listener in listeners {
+        tokio::spawn(accept_all(listener, places.clone(), router.clone(), context.clone()));
+    }
+}
+
+async fn accept_all(listener: Listener, places: Arc<Places>, router: Router, context: App) {
+    let listener = Arc::new(listener);
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        match listener.accept().await {
+            Ok(Some(stream)) => {
+                let seat = places.take().await;
+                let (door, router, context) = (listener.clone(), router.clone(), context.clone());
+                tokio::spawn(converse(stream, seat, door, router, context));
+            }
+            Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                // Out of descriptors: room comes when a connection closes.
-                tokio::task::yield_now().await;
-                continue;
+                // Most likely out of descriptors. The client waits, as it does for a place.
+                context.patience.within(ROOM_WAIT, places.make_room()).await;
             }
-        };
-        // The directory keeps others out; this holds even where its mode was changed.
-        let allowed = stream.peer_cred().is_ok_and(|peer| peer.uid() == user || peer.uid() == 0);
-        let stream = stream.into_std().and_then(|stream| LeanStream::new(stream.into()));
-        if let Ok(stream) = stream
-            && allowed
-        {
-            let (router, context) = (router.clone(), context.clone());
-            tokio::spawn(async move {
-                converse(stream, router, context).await;
-                drop(place);
-            });
         }
     }
 }
 
-async fn converse(stream: LeanStream, router: Router, context: App) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (router, context) = (router.clone(), context.clone());
-        async move { Ok::<_, Infallible>(answer(request, router, &context).await) }
-    });
-    // A client that breaks off or talks nonsense is its own affair.
-    let _ = hyper::server::conn::http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+impl Listener {
+    /// The next connection; none, if it is not to be served.
+    async fn accept(&self) -> io::Result<Option<LeanStream>> {
+        let taken = match self {
+            Self::Socket(socket) => {
+                let (stream, _) = socket.accept().await?;
+                let user = rustix::process::geteuid().as_raw();
+                // The directory keeps others out; this holds even where its mode was changed.
+                if !stream.peer_cred().is_ok_and(|peer| [user, 0].contains(&peer.uid())) {
+                    return Ok(None);
+                }
+                stream.into_std().map(OwnedFd::from)
+            }
+            Self::Tcp(tcp, _) => {
+                let (stream, _) = tcp.accept().await?;
+                // Answers are written whole; a client that is gone without a word is found out.
+                let set_up = stream.set_nodelay(true);
+                let set_up = set_up.and_then(|()| Ok(set_socket_keepalive(&stream, true)?));
+                set_up.and_then(|()| stream.into_std()).map(OwnedFd::from)
+            }
+        };
+        // One that cannot be set up is gone already, most likely.
+        Ok(taken.and_then(LeanStream::new).ok())
+    }
+
+    /// Whether whoever sent these headers may ask.
+    fn check(&self, headers: &HeaderMap) -> Result<(), Failure> {
+        match self {
+            Self::Socket(_) => Ok(()),
+            Self::Tcp(_, gate) => gate.check(headers),
+        }
+    }
 }
 
-async fn answer(request: Request<Incoming>, mut router: Router, context: &App) -> Response<Body> {
+/// One connection, from its first byte to its end.
+async fn converse(
+    stream: LeanStream,
+    seat: Seat,
+    door: Arc<Listener>,
+    router: Router,
+    context: App,
+) {
+    // Buffers and all that are made for those who say something: thousands may not.
+    if begins(&stream, &seat.marks).await {
+        Box::pin(exchange(stream, seat.marks.clone(), door, router, context)).await;
+    } else {
+        drop(stream);
+    }
+    // Only now: the place is free when the descriptor is.
+    drop(seat);
+}
+
+/// Waits for a connection's first byte; whether it came before the connection had to leave.
+async fn begins(stream: &LeanStream, marks: &Marks) -> bool {
+    let mut readable = pin!(stream.readable());
+    poll_fn(|cx| {
+        if marks.poll_leave(cx).is_ready() {
+            return Poll::Ready(false);
+        }
+        readable.as_mut().poll(cx).map(|readable| readable.is_ok())
+    })
+    .await
+}
+
+/// Serves requests until the connection ends, takes too long over a head, or is told to leave.
+async fn exchange(
+    stream: LeanStream,
+    marks: Arc<Marks>,
+    door: Arc<Listener>,
+    router: Router,
+    context: App,
+) {
+    let service = {
+        let marks = marks.clone();
+        service_fn(move |request: Request<Incoming>| {
+            marks.request_begins();
+            let (door, router, context) = (door.clone(), router.clone(), context.clone());
+            let marks = marks.clone();
+            async move {
+                let answered = answer(request, &door, router, &context).await;
+                Ok::<_, Infallible>(answered.map(|body| Outgoing::new(body, marks)))
+            }
+        })
+    };
+    let wire = TokioIo::new(Wire { stream, marks: marks.clone() });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    let mut connection = pin!(builder.max_buf_size(HEAD_BYTES_MAX).serve_connection(wire, service));
+    let mut head = HeadWait::default();
+    poll_fn(|cx| {
+        // A client that breaks off or talks nonsense is its own affair.
+        if marks.poll_leave(cx).is_ready() || connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        head.poll_over(&marks, cx)
+    })
+    .await;
+}
+
+/// The limit of a head that does not come in one piece. The usual one needs no timer.
+#[derive(Default)]
+struct HeadWait {
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl HeadWait {
+    fn poll_over(&mut self, marks: &Marks, cx: &mut std::task::Context<'_>) -> Poll<()> {
+        if !marks.awaits_head() {
+            self.timer = None;
+            return Poll::Pending;
+        }
+        let timer =
+            self.timer.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + HEAD_WAIT)));
+        timer.as_mut().poll(cx)
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    door: &Listener,
+    mut router: Router,
+    context: &App,
+) -> Response<Body> {
     use tower_service::Service;
+    if let Err(failure) = door.check(request.headers()) {
+        return turn_away(failure);
+    }
     context.metrics.request();
     context.used();
     let of_a_session = request.uri().path().starts_with(SESSIONS);
     let only_looks = request.method() == Method::GET;
     let refused = check_version(&request)
         .err()
-        .or_else(|| (of_a_session && let_go(context)).then(about_to_stop));
+        .or_else(|| (of_a_session && context.let_go()).then(about_to_stop));
     let mut response = match refused {
         None => {
             let Ok(response) = router.as_service().call(request).await;
             // It may have been let go of meanwhile; whoever only looks may ask again.
-            if of_a_session && only_looks && let_go(context) {
+            if of_a_session && only_looks && context.let_go() {
                 Refusal(about_to_stop()).into_response()
             } else {
                 response
@@ -91,14 +228,19 @@ async fn answer(request: Request<Incoming>, mut router: Router, context: &App) -
     response
 }
 
+/// The answer to whoever may not ask. Nothing more is heard from this connection: who does not
+/// read the answers to what it may not ask would hold a place for nothing.
+fn turn_away(failure: Failure) -> Response<Body> {
+    let mut response = Refusal(failure).into_response();
+    let headers = response.headers_mut();
+    headers.insert(API_HEADER, HeaderValue::from_static(API_TEXT));
+    headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
 /// Where everything about sessions is.
 const SESSIONS: &str = "/v1/sessions";
-
-/// Whether the node leaves its sessions to the next one. From then on it cannot tell a session
-/// that it let go of from one that has ended, and says neither.
-fn let_go(context: &App) -> bool {
-    *context.stop.borrow() == Some(StopSessions::Keep)
-}
 
 /// [`API`] as a header value.
 const API_TEXT: &str = "1.0";

@@ -5,7 +5,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 use windlass_protocol::api::{
-    ApiError, CloseQuery, CreateSession, Created, Session, SessionList, SessionState, StopSessions,
+    ApiError, CloseQuery, CreateSession, Created, Session, SessionList, SessionState,
 };
 use windlass_protocol::{ErrorCode, SessionId};
 
@@ -110,7 +110,7 @@ pub(super) async fn close(
     match handle.ask(|reply| Request::Close { grace_ms, reply }).await {
         Ok(()) => {}
         // Let go of before it was closed: the next node can close it.
-        Err(_) if *app.stop.borrow() == Some(StopSessions::Keep) => {
+        Err(_) if app.let_go() => {
             return Err(about_to_stop().into());
         }
         // Somebody else closed it: what was asked for is so.

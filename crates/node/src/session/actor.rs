@@ -2,6 +2,7 @@
 //! pure step), records what was decided, and only then acts: a client or a keeper never learns
 //! what is not in the journal.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -16,6 +17,7 @@ use windlass_protocol::{Seq, SessionId, TurnNo, api};
 use super::disk::Owed;
 use super::effects::Act;
 use super::keeper_link::{Filled, KeeperLink};
+use super::limits::LimitsHeard;
 use super::turns::{Snapshot, Turns};
 use super::{Reply, Request};
 use crate::context::Context;
@@ -39,6 +41,14 @@ pub(crate) struct Actor {
     pub(super) confirmations: Vec<Confirmation>,
     pub(super) timers: Timers,
     pub(super) interrupt_grace_ms: u64,
+    /// How long the session may live.
+    pub(super) wall_s: Option<u64>,
+    /// Limits that it ran into.
+    pub(super) limits: LimitsHeard,
+    /// Removed when it is over.
+    pub(super) cgroups: Vec<PathBuf>,
+    /// The session's temporary files, where it has no private `/tmp`.
+    pub(super) tmp: Option<PathBuf>,
     /// Records of this round, in order.
     pub(super) records: Vec<NewEvent>,
     /// What to do once they are in the journal.
@@ -74,6 +84,8 @@ pub(super) struct Timers {
     pub keeper: Option<Instant>,
     /// The keeper must have seen the commands that replies wait for by then.
     pub confirmation: Option<Instant>,
+    /// The session has lived as long as it may then.
+    pub wall: Option<Instant>,
 }
 
 /// How the session is to be closed.
@@ -150,6 +162,10 @@ impl Actor {
             self.timers.confirmation = None;
             self.lose_keeper("it did not answer in time");
         }
+        if self.timers.wall.is_some_and(|at| at <= now) {
+            self.timers.wall = None;
+            self.wall_time_passed();
+        }
         self.commit();
     }
 
@@ -167,7 +183,7 @@ impl Actor {
 impl Timers {
     fn next(&self) -> Option<Instant> {
         let turn = [self.deadline, self.grace].into_iter().flatten().map(|(_, at)| at);
-        turn.chain(self.keeper()).min()
+        turn.chain(self.keeper()).chain(self.wall).min()
     }
 
     /// When the keeper is given up unless it has answered.

@@ -13,8 +13,8 @@ use windlass_protocol::link::Command;
 use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
 
 use super::actor::{Actor, Closing};
-use super::receipts;
 use super::turns::End;
+use super::{limits, receipts};
 use crate::clock::now_ms;
 use crate::failure::{Failure, remedy};
 
@@ -47,7 +47,10 @@ impl Actor {
     pub(super) fn plan(&mut self, effect: Effect) {
         match effect {
             Effect::Accept { turn } => self.record_accepted(turn),
-            Effect::Start { turn } => self.acts.push(Act::Start { turn }),
+            Effect::Start { turn } => {
+                self.limits.turn_starts();
+                self.acts.push(Act::Start { turn });
+            }
             Effect::Interrupt { turn, cause } => self.plan_interrupt(turn, cause),
             Effect::InterruptAgain { turn } => self.acts.push(Act::Interrupt { turn }),
             Effect::Finish { turn, outcome, code, loss } => {
@@ -113,7 +116,9 @@ impl Actor {
         let usage =
             Usage { output_bytes: ended.output.bytes, ..reported.usage.unwrap_or_default() };
         let error = match code {
-            Some(code) => Some(explain(code, reported.error)),
+            Some(code) => {
+                Some(self.limits.explain(code).unwrap_or_else(|| explain(code, reported.error)))
+            }
             None => reported.error,
         };
         let receipt = match loss {
@@ -229,6 +234,9 @@ pub(super) struct Reported {
 
 /// The error of a turn that Windlass ended: its name, and what the code itself said, if anything.
 pub(super) fn explain(code: ErrorCode, said: Option<TurnError>) -> TurnError {
+    if let Some(limit) = limits::limit_of(code) {
+        return limits::reached(limit, code, "");
+    }
     let message = match said {
         Some(said) => {
             format!("{}; the code ended with {}: {}", remedy(code), said.name, said.message)

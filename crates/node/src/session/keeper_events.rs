@@ -90,6 +90,7 @@ impl Actor {
             info.keeper_pid = Some(attached.pid);
             info.hold = Some(attached.hold);
         }
+        self.context.starting.answered(&self.id);
         if let Err(error) = self.link.attached(attached) {
             tracing::warn!(session = %self.id, %error, "the keeper's link broke");
         }
@@ -100,7 +101,12 @@ impl Actor {
             let reported = Reported { link: Some(link), error, usage: Some(usage) };
             return self.turn_done(turn, outcome, reported);
         }
+        if let EventKind::Confined(confinement) = &kind {
+            let mut info = self.info.lock().expect("no holder of this lock can panic");
+            info.confinement = Some(confinement.clone());
+        }
         self.note(turn, &kind, &body);
+        self.limits.hear(&kind);
         if matches!(kind, EventKind::WorkerReady { .. }) {
             // What a restart was waited for.
             self.timers.keeper = None;
@@ -215,8 +221,9 @@ impl Actor {
 
     pub(super) fn end_keeper(&self) {
         let pid = self.info.lock().expect("no holder of this lock can panic").keeper_pid;
-        if let Some(pid) = pid {
-            keepers::end(pid);
+        match pid {
+            Some(pid) => keepers::end(pid),
+            None => self.context.starting.end(&self.id),
         }
     }
 }
@@ -226,7 +233,7 @@ fn lifecycle_event(turn: Option<TurnNo>, kind: &EventKind) -> Option<Event> {
     let turn = turn.unwrap_or_default();
     match kind {
         EventKind::WorkerReady { .. } => Some(Event::WorkerReady),
-        EventKind::WorkerEnded { .. } => Some(Event::WorkerEnded),
+        EventKind::WorkerEnded { limit, .. } => Some(Event::WorkerEnded { limit: *limit }),
         EventKind::ProtocolBroken { .. } => Some(Event::ProtocolBroken),
         EventKind::StdinWait { .. } => Some(Event::StdinWaited { turn }),
         EventKind::InputTaken { .. } => Some(Event::InputTaken { turn }),

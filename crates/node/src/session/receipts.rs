@@ -27,6 +27,8 @@ pub(super) fn session_ended(session: &SessionId, reason: EndReason) -> Option<Re
         EndReason::Closed => None,
         EndReason::WorkerExited
         | EndReason::StartFailed
+        | EndReason::NotEnforceable
+        | EndReason::WallTime
         | EndReason::ProtocolError
         | EndReason::KeeperLost
         | EndReason::NodeGone => Some(Receipt {

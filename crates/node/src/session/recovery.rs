@@ -106,10 +106,27 @@ impl Actor {
             self.end_keeper();
         }
         keepers::remove_socket(&self.link.path);
+        self.remove_belongings().await;
         self.context.forget(&self.id);
         if let Some(closing) = self.closing.take() {
             for reply in closing.replies {
                 answer(reply, Ok(()));
+            }
+        }
+    }
+
+    /// What was made for the session beside its journal and workspace.
+    async fn remove_belongings(&mut self) {
+        let (dirs, tmp) = (std::mem::take(&mut self.cgroups), self.tmp.take());
+        if !dirs.is_empty() || tmp.is_some() {
+            let context = self.context.clone();
+            let remove = move || {
+                context.cgroups.remove(&dirs);
+                tmp.map_or(Ok(()), std::fs::remove_dir_all)
+            };
+            // It fails only with the runtime, and then the next node sweeps.
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(remove).await {
+                tracing::warn!(session = %self.id, %error, "temporary files cannot be removed");
             }
         }
     }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use windlass_lifecycle::{Effect, Event};
 use windlass_protocol::api::TurnState;
+use windlass_protocol::event::EventKind;
 use windlass_protocol::{ErrorCode, TurnId, TurnNo};
 
 use super::actor::{Actor, Closing, Leave, WAITERS_MAX, Waiter};
@@ -33,6 +34,12 @@ impl Actor {
             Request::Close { grace_ms, reply } => {
                 self.closing = Some(Closing { grace_ms, replies: vec![reply] });
                 self.step(Event::CloseAsked);
+                self.commit();
+            }
+            Request::Egress { host, port, allowed, reason } => {
+                let turn = self.machine.current();
+                let kind = EventKind::Egress { host, port, allowed, reason };
+                self.record(turn, kind, Bytes::new());
                 self.commit();
             }
             Request::Release { reply } => return Some(Leave::Released(Some(reply))),

@@ -2,6 +2,7 @@
 //! its keeper.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,24 +16,57 @@ use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, Wor
 use windlass_lifecycle::{Event, Session as Machine};
 use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
+use windlass_protocol::policy::{HostRules, Network, Policy};
 use windlass_protocol::{ErrorCode, SessionId, TurnNo};
 
 use super::actor::{Actor, Timers};
+use super::confine::{Confined, confine};
 use super::disk::Owed;
 use super::keeper_link::KeeperLink;
+use super::limits::{self, LimitsHeard};
 use super::turns::{Turn, Turns};
 use super::view::Ends;
 use super::{Handle, INBOX_MAX, Request};
 use crate::clock::now_ms;
 use crate::context::Context;
+use crate::egress::Ledger;
 use crate::failure::Failure;
 use crate::keepers;
-use crate::workers::{self, Recipe};
+use crate::workers;
 
 /// What the journal keeps of a session's making, to go on with it after a restart.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Spec {
     interrupt_grace_ms: u64,
+    /// Absent in what a node wrote that knew of none.
+    #[serde(default)]
+    policy: Option<Policy>,
+    #[serde(default)]
+    cgroups: Vec<PathBuf>,
+    /// The session's temporary files, where it has no private `/tmp`.
+    #[serde(default)]
+    tmp: Option<PathBuf>,
+}
+
+impl Spec {
+    /// Of a session whose own cannot be read.
+    fn plain(interrupt_grace: Duration) -> Self {
+        let interrupt_grace_ms = millis(interrupt_grace);
+        Self { interrupt_grace_ms, policy: None, cgroups: Vec::new(), tmp: None }
+    }
+
+    /// How long the session may live.
+    fn wall_s(&self) -> Option<u64> {
+        self.policy.as_ref()?.limits.wall_s
+    }
+
+    /// The hosts that it may reach, where its policy is a list of them.
+    fn hosts(&self) -> Option<HostRules> {
+        match &self.policy.as_ref()?.network {
+            Network::Hosts(rules) => Some(rules.clone()),
+            Network::None | Network::Open => None,
+        }
+    }
 }
 
 /// Makes a session: journal, keeper, owner. `first` is in its inbox before anybody can know it.
@@ -57,6 +91,10 @@ pub(crate) async fn create(
             Ok(handle)
         }
         Err(failure) => {
+            context.starting.end(&id);
+            // Whatever was made of it goes; a leftover that is busy is swept by the next node.
+            context.cgroups.remove_of(&id);
+            let _ = std::fs::remove_dir_all(context.config.tmp_of(&id));
             context.forget(&id);
             Err(failure)
         }
@@ -94,32 +132,52 @@ struct Prepared {
 
 fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<Prepared, Failure> {
     let config = &context.config;
+    let policy = policy_of(wanted)?;
     let fresh = config.workspace_of(id);
     let workspace = workers::workspace(wanted, &fresh)?;
-    let Recipe { kind, argv, env } = context.workers.recipe(wanted, &workspace)?;
+    let mut recipe = context.workers.recipe(wanted, &workspace)?;
+    let Confined { plan, egress, tmp } = confine(context, id, &policy, &workspace, &mut recipe)?;
     let grace = wanted.interrupt_grace_ms.map_or(config.interrupt_grace, Duration::from_millis);
-    let spec = Spec { interrupt_grace_ms: millis(grace) };
+    let limits = policy.limits;
+    let cgroups = context.cgroups.make(id, &limits).map_err(|error| {
+        internal(&format!("the cgroups of session {id} cannot be made: {error}"))
+    })?;
+    let spec = Spec {
+        interrupt_grace_ms: millis(grace),
+        policy: Some(policy),
+        cgroups: cgroups.clone(),
+        tmp,
+    };
     let log = context
         .journal
         .create(NewSession {
             id: id.clone(),
             created_at_ms: now_ms(),
             workspace: workspace.display().to_string(),
-            worker_kind: kind.to_owned(),
+            worker_kind: recipe.kind.to_owned(),
             spec: serde_json::to_value(&spec).unwrap_or_default(),
             quota_bytes: wanted.output_quota_bytes.unwrap_or(config.output_quota_bytes),
         })
         .map_err(|error| creation_failed(id, &error))?;
-    let socket = keepers::start(config, id).map_err(|error| internal(&error.to_string()))?;
+    let socket = keepers::start(context, id).map_err(|error| internal(&error.to_string()))?;
     let launch = Box::new(Launch {
         session: id.clone(),
-        argv,
-        env: env.into_iter().collect(),
+        argv: recipe.argv,
+        env: recipe.env.into_iter().collect(),
         cwd: workspace,
         node_grace_ms: millis(config.node_grace),
         start_timeout_ms: millis(config.start_timeout),
+        plan,
+        egress,
+        limits,
+        cgroups,
     });
     Ok(Prepared { log, socket, launch, spec })
+}
+
+fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {
+    let asked = wanted.policy.clone().unwrap_or_default();
+    asked.resolve().map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))
 }
 
 /// Takes over a session of an earlier node. A keeper that is gone makes it end, with its receipt.
@@ -128,7 +186,7 @@ pub(crate) fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<(), St
         context.journal.open_session(id).map_err(|error| format!("journal: {error}"))?;
     let half = NodeHalf::new(context.epoch, log.facts().last_link);
     let spec = serde_json::from_value(log.facts().created.spec.clone())
-        .unwrap_or(Spec { interrupt_grace_ms: millis(context.config.interrupt_grace) });
+        .unwrap_or_else(|_| Spec::plain(context.config.interrupt_grace));
     let machine = Machine::recover(life_facts(log.facts()));
     let socket = keepers::socket_path(&context.config, id);
     match KeeperLink::open(socket.clone(), half, None) {
@@ -142,6 +200,7 @@ pub(crate) fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<(), St
         Err(error) => {
             tracing::warn!(session = %id, %error, "the keeper is gone");
             keepers::remove_socket(&socket);
+            context.cgroups.remove(&spec.cgroups);
             end_without_keeper(log, machine, id)?;
         }
     }
@@ -159,13 +218,18 @@ fn assemble(
     let (sender, inbox) = mpsc::channel(INBOX_MAX);
     let (seen, seen_receiver) = watch::channel(log.facts().last_seq);
     let info = Arc::new(Mutex::new(info(log.facts(), machine.state())));
+    let egress = spec.hosts().map(|rules| Arc::new(Ledger::new(rules, sender.clone())));
     let handle = Handle {
         id: id.clone(),
         inbox: sender,
         info: info.clone(),
         seen: seen_receiver,
         reader: log.reader(),
+        egress,
     };
+    let wall_s = spec.wall_s();
+    let wall = limits::wall_end(log.facts().created.created_at_ms, wall_s);
+    let timers = Timers { wall, ..Timers::default() };
     let actor = Actor {
         id,
         context: context.clone(),
@@ -178,8 +242,12 @@ fn assemble(
         turns: Turns::default(),
         waiters: Vec::new(),
         confirmations: Vec::new(),
-        timers: Timers::default(),
+        timers,
         interrupt_grace_ms: spec.interrupt_grace_ms,
+        wall_s,
+        limits: LimitsHeard::default(),
+        cgroups: spec.cgroups,
+        tmp: spec.tmp,
         records: Vec::new(),
         acts: Vec::new(),
         owed: Owed::default(),
@@ -187,6 +255,12 @@ fn assemble(
         closing: None,
     };
     (actor, handle)
+}
+
+/// What the session was made with.
+fn policy(created: &NewSession) -> Option<Box<Policy>> {
+    let policy = created.spec.get("policy")?;
+    serde_json::from_value(policy.clone()).ok()
 }
 
 /// A session from its journal: what clients are shown of it.
@@ -205,6 +279,8 @@ pub(crate) fn info(facts: &Facts, state: SessionState) -> api::Session {
         keeper_pid: None,
         worker_pid: facts.worker_pid,
         hold: None,
+        policy: policy(&facts.created),
+        confinement: facts.confinement.clone(),
         output_bytes: facts.output_bytes,
         output_dropped_bytes: facts.output_dropped_bytes,
         messages_dropped: facts.messages_dropped,

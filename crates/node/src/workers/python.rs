@@ -1,7 +1,7 @@
 //! The Python worker: which interpreter, and how it is started.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -48,6 +48,9 @@ const BOOT: &str = "import sys; sys.path.insert(0, sys.argv.pop()); \
 /// Interpreters whose real program is remembered; the memory is emptied when it is full.
 const KNOWN_MAX: usize = 64;
 
+/// The longest path of a real interpreter.
+const PATH_BYTES_MAX: u64 = 4096;
+
 /// Prints the real interpreter of one that stands in for it.
 const REAL_PROGRAM: &str = "import sys; print(sys.executable)";
 
@@ -81,7 +84,8 @@ impl Python {
         let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT, &self.root_text()]
             .map(str::to_owned)
             .to_vec();
-        Ok(Recipe { kind: "python", argv, env })
+        let needed = needed(&interpreter, &self.root);
+        Ok(Recipe { kind: "python", argv, env, needed })
     }
 
     fn root_text(&self) -> String {
@@ -97,14 +101,9 @@ impl Python {
         if let Some(real) = self.known().get(found) {
             return Ok(real.clone());
         }
-        let output = Command::new(found)
-            .args(["-c", REAL_PROGRAM])
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| cannot_run(found, &error.to_string()))?;
-        let real = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-        if !output.status.success() || !real.is_absolute() {
-            return Err(cannot_run(found, String::from_utf8_lossy(&output.stderr).trim()));
+        let real = said(found).map_err(|error| cannot_run(found, &error.to_string()))?;
+        if !real.is_absolute() {
+            return Err(cannot_run(found, "it does not say where its real program is"));
         }
         let mut known = self.known();
         if known.len() >= KNOWN_MAX {
@@ -117,6 +116,37 @@ impl Python {
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, PathBuf>> {
         self.real.lock().expect("no holder of this lock can panic")
     }
+}
+
+/// What an interpreter says its real program is. Judged by its words alone: the node reaps every
+/// child, so how it ended may be known to somebody else first.
+fn said(interpreter: &Path) -> io::Result<PathBuf> {
+    let mut child = Command::new(interpreter)
+        .args(["-c", REAL_PROGRAM])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut said = String::new();
+    if let Some(stdout) = &mut child.stdout {
+        stdout.take(PATH_BYTES_MAX).read_to_string(&mut said)?;
+    }
+    let _ = child.wait();
+    Ok(PathBuf::from(said.trim()))
+}
+
+/// What a worker reads before any code of the session's runs: its own program, the environment of
+/// its interpreter, and the interpreter with its library, or alone where it has none beside it.
+fn needed(interpreter: &Path, root: &Path) -> Vec<PathBuf> {
+    let real = std::fs::canonicalize(interpreter).unwrap_or_else(|_| interpreter.to_owned());
+    let installed = real
+        .parent()
+        .filter(|bin| bin.ends_with("bin"))
+        .and_then(Path::parent)
+        .filter(|prefix| prefix.join("lib").is_dir())
+        .map(Path::to_owned);
+    let venv = venv_of(interpreter);
+    std::iter::once(root.to_owned()).chain(venv).chain([installed.unwrap_or(real)]).collect()
 }
 
 fn cannot_run(interpreter: &Path, why: &str) -> Failure {
@@ -168,7 +198,6 @@ fn venv_of(interpreter: &Path) -> Option<PathBuf> {
 }
 
 fn is_script(path: &Path) -> bool {
-    use std::io::Read;
     let mut start = [0; 2];
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
         && &start == b"#!"

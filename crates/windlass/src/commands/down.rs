@@ -34,10 +34,15 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     };
     let status = client.node_status().await?;
+    let sessions = if args.keep_sessions { StopSessions::Keep } else { StopSessions::End };
+    if node_access::is_remote() {
+        client.stop_node(sessions).await?;
+        terminal.say("the node was told to stop")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     // Taken before the node is told to stop: afterwards the number may be someone else's.
     let pid = i32::try_from(status.pid).ok().and_then(Pid::from_raw);
     let process = pidfd_open(pid.context("the node has no process id")?, PidfdFlags::empty())?;
-    let sessions = if args.keep_sessions { StopSessions::Keep } else { StopSessions::End };
     client.stop_node(sessions).await?;
     if !ended(&process)? {
         anyhow::bail!("node {} has not ended within {STOP_WAIT:?}", status.pid);

@@ -9,9 +9,10 @@ use serde_json::json;
 use tracing_subscriber::EnvFilter;
 use windlass_client::Dirs;
 use windlass_node::failure::Failure;
-use windlass_node::{ClaimError, Config, RunError, Wanted};
+use windlass_node::{ClaimError, Config, Listen, Reach, RunError, Wanted};
 use windlass_protocol::ErrorCode;
 
+use super::up::ListenArgs;
 use crate::duration;
 
 /// Be the node of this machine
@@ -29,6 +30,8 @@ pub struct Args {
     /// How long a keeper may take to answer before it is given up
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub keeper_patience: Option<Duration>,
+    #[command(flatten)]
+    pub listen: ListenArgs,
     /// Stay in the terminal's process session and log to it
     #[arg(long)]
     pub foreground: bool,
@@ -81,6 +84,10 @@ fn configure(args: &Args) -> anyhow::Result<Config> {
     let dirs = Dirs::from_env()?;
     let mut config = Config::new(dirs.runtime, dirs.state, std::env::current_exe()?);
     config.hold = args.hold.into();
+    config.listen = args.listen.listen.map(|address| Listen {
+        address,
+        reach: if args.listen.listen_anywhere { Reach::Anywhere } else { Reach::ThisMachine },
+    });
     config.idle_exit = args.idle_exit;
     config.node_grace = args.node_grace.unwrap_or(config.node_grace);
     config.keeper_patience = args.keeper_patience.unwrap_or(config.keeper_patience);
@@ -100,7 +107,12 @@ fn explain(error: &RunError) -> Failure {
         RunError::Claim(ClaimError::Locked(_) | ClaimError::SocketInUse(_)) => {
             ErrorCode::AlreadyRunning
         }
-        RunError::Claim(_) | RunError::Journal(_) | RunError::Io { .. } => ErrorCode::Internal,
+        RunError::NotThisMachine(_) => ErrorCode::BadRequest,
+        RunError::Claim(_)
+        | RunError::Journal(_)
+        | RunError::Listen { .. }
+        | RunError::Token(_)
+        | RunError::Io { .. } => ErrorCode::Internal,
     };
     Failure::new(code, error.to_string())
 }

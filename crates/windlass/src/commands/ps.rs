@@ -7,7 +7,7 @@ use windlass_protocol::api::{Session, SessionList, SessionState};
 
 use crate::commands::status::since;
 use crate::terminal::{Terminal, Tone, table};
-use crate::{duration, node_access};
+use crate::{duration, node_access, size};
 
 /// List the sessions
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ fn row(session: &Session) -> [String; 8] {
         session.worker.clone(),
         session.turns.to_string(),
         session.waiting.to_string(),
-        bytes(session.output_bytes),
+        size::show(session.output_bytes),
         duration::show(since(session.created_at_ms)),
         session.workspace.clone(),
     ]
@@ -69,37 +69,5 @@ fn state(state: SessionState) -> &'static str {
         SessionState::Interrupting => "interrupting",
         SessionState::Restarting => "restarting",
         SessionState::Ended => "ended",
-    }
-}
-
-fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut tenths = u128::from(count) * 10 / 1024;
-    let mut unit = 0;
-    while tenths >= 10_240 && unit + 1 < UNITS.len() {
-        tenths /= 1024;
-        unit += 1;
-    }
-    format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_shown_in_the_unit_that_fits() {
-        for (count, expected) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1536, "1.5 KiB"),
-            (1_048_576, "1.0 MiB"),
-            (5_368_709_120, "5.0 GiB"),
-        ] {
-            assert_eq!(bytes(count), expected);
-        }
     }
 }

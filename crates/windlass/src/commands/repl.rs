@@ -15,6 +15,7 @@ use windlass_protocol::api::SubmitTurn;
 use crate::answers::{Answers, Echo};
 use crate::commands::run::create_here;
 use crate::follow::{CtrlC, Followed, Follower, Person};
+use crate::policy_options::PolicyOptions;
 use crate::python_input::{Input, check};
 use crate::terminal::Terminal;
 use crate::{exit, node_access};
@@ -34,10 +35,11 @@ interrupts what runs; Ctrl-D leaves. Images are saved, and their paths shown.
 Examples:
   windlass repl                      a new session in the current directory
   windlass repl --python .venv       with the interpreter of a virtual environment
+  windlass repl --policy read-only   that can write nothing but a private /tmp
   windlass repl --session SESSION    go on in one that is there")]
 pub struct Args {
     /// Go on in this session
-    #[arg(long, value_name = "ID", conflicts_with_all = ["python", "keep"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["python", "keep", "PolicyOptions"])]
     session: Option<SessionId>,
     /// The interpreter, or a virtual environment's directory
     #[arg(long, value_name = "PATH")]
@@ -45,13 +47,16 @@ pub struct Args {
     /// Keep the new session afterwards
     #[arg(long)]
     keep: bool,
+    #[command(flatten)]
+    policy: PolicyOptions,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let policy = args.policy.request()?;
     let client = node_access::started().await?;
     let session = match &args.session {
         Some(id) => client.session(id).await?,
-        None => create_here(&client, args.python.as_deref()).await?,
+        None => create_here(&client, args.python.as_deref(), policy).await?,
     };
     let mut follower = Follower::new(&client, &session);
     let mut keys = Keys::new(&client)?;

@@ -9,17 +9,19 @@ use anyhow::Context;
 use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::SessionId;
 use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
+use windlass_protocol::policy::PolicyRequest;
 
 use crate::answers::Answers;
 use crate::follow::{CtrlC, Followed, Follower, Person};
+use crate::policy_options::PolicyOptions;
 use crate::terminal::Terminal;
 use crate::{duration, exit, node_access};
 
 /// Run a file of code and show what it says
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The code runs in a session of its own, in the current directory. Ctrl-C interrupts it; a second
-Ctrl-C leaves it running and says how to come back.
+The code runs in a session of its own, in the current directory, confined: `windlass policy explain`
+says how. Ctrl-C interrupts it; a second Ctrl-C leaves it running and says how to come back.
 
 Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost.
 
@@ -27,13 +29,14 @@ Examples:
   windlass run job.py --deadline 5m
   echo 'input(\"name? \")' | windlass run -
   windlass run setup.py --keep             the session stays for more
-  windlass run more.py --session SESSION   goes on in it")]
+  windlass run more.py --session SESSION   goes on in it
+  windlass run get.py --allow-host pypi.org --memory 1G")]
 pub struct Args {
     /// The file to run, or - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Run in this session instead of a new one
-    #[arg(long, value_name = "ID", conflicts_with_all = ["python", "keep"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["python", "keep", "PolicyOptions"])]
     session: Option<SessionId>,
     /// The interpreter, or a virtual environment's directory
     #[arg(long, value_name = "PATH")]
@@ -44,15 +47,18 @@ pub struct Args {
     /// Keep the new session afterwards
     #[arg(long)]
     keep: bool,
+    #[command(flatten)]
+    policy: PolicyOptions,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let from_stdin = args.file.as_os_str() == "-";
     let code = read_code(&args.file, from_stdin)?;
+    let policy = args.policy.request()?;
     let client = node_access::started().await?;
     let session = match &args.session {
         Some(id) => client.session(id).await?,
-        None => create_here(&client, args.python.as_deref()).await?,
+        None => create_here(&client, args.python.as_deref(), policy).await?,
     };
     let submit = SubmitTurn {
         id: Some(fresh_turn_id()),
@@ -68,11 +74,16 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
 }
 
 /// A new session that works in the current directory.
-pub async fn create_here(client: &Client, python: Option<&Path>) -> anyhow::Result<Session> {
+pub async fn create_here(
+    client: &Client,
+    python: Option<&Path>,
+    policy: Option<PolicyRequest>,
+) -> anyhow::Result<Session> {
     let here = std::env::current_dir().context("the current directory is gone")?;
     let create = CreateSession {
         interpreter: python.map(interpreter).transpose()?,
         workspace: Some(text(&here)?),
+        policy,
         ..CreateSession::default()
     };
     Ok(client.create_session(&create).await?.session)

@@ -32,6 +32,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         ("version", format!("{} (API {})", status.version, status.api)),
         ("running for", duration::show(since(status.started_at_ms))),
         ("sessions", status.sessions.to_string()),
+        ("listens at", status.listen.unwrap_or_else(|| "its socket only".to_owned())),
         ("runtime", status.runtime_dir),
         ("state", status.state_dir),
     ] {

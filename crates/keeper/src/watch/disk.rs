@@ -1,0 +1,319 @@
+//! What the workspace has grown by since the session began. Measuring means to walk it, so it is
+//! walked only when its file system has lost more room than the session may still take, and a part
+//! of it at a time.
+
+use std::collections::HashSet;
+use std::fs::ReadDir;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::free_bytes;
+use super::processes::Processes;
+
+/// Entries that one look takes in; the walk goes on with the next.
+const ENTRIES_PER_LOOK: usize = 4096;
+
+/// Directories that a walk remembers to go into, and files with several names that it remembers to
+/// have seen. With more, what it finds is no longer believed.
+const REMEMBERED_MAX: usize = 100_000;
+
+/// Time between two walks, in times of what the last one took.
+const PAUSE_WALKS: u32 = 10;
+
+/// The workspace's size as far as it is known.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    workspace: PathBuf,
+    allowed: u64,
+    /// Its size when the session began; unknown until a first walk.
+    baseline: Option<u64>,
+    /// Its size when it was measured last, and what the file system had left then.
+    size: u64,
+    free: u64,
+    walk: Option<Walk>,
+    /// Nothing was hidden from us when the session began.
+    sees_all: bool,
+    /// No walk begins before then.
+    pause_until: Option<Instant>,
+}
+
+/// More than is allowed, and more than before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grown {
+    pub by: u64,
+    pub allowed: u64,
+}
+
+impl Disk {
+    pub fn of(workspace: &Path, allowed: u64) -> Self {
+        let is_empty =
+            std::fs::read_dir(workspace).is_ok_and(|mut entries| entries.next().is_none());
+        Self {
+            workspace: workspace.to_owned(),
+            allowed,
+            baseline: is_empty.then_some(0),
+            size: 0,
+            free: free_bytes(workspace).unwrap_or(0),
+            walk: None,
+            sees_all: true,
+            pause_until: None,
+        }
+    }
+
+    /// Measures a part, if that is called for.
+    pub fn look(&mut self, now: Instant) -> Option<Grown> {
+        let free = free_bytes(&self.workspace)?;
+        self.look_with(now, free, Processes::below_this)
+    }
+
+    fn look_with(
+        &mut self,
+        now: Instant,
+        free: u64,
+        processes: impl Fn() -> Processes,
+    ) -> Option<Grown> {
+        if self.walk.is_none() {
+            if !self.worth_a_walk(now, free) {
+                return None;
+            }
+            self.walk = Walk::begin(&self.workspace, now, free);
+        }
+        let walk = self.walk.as_mut()?;
+        if walk.go_on(ENTRIES_PER_LOOK) == Progress::More {
+            return None;
+        }
+        let walk = self.walk.take()?;
+        let fallen = self.free.saturating_sub(walk.free);
+        let mut size = walk.bytes + processes().unlinked_bytes(walk.device);
+        if walk.blind && self.sees_all && self.baseline.is_some() {
+            // The session has made what cannot be seen: then what the file system lost counts.
+            size = size.max(self.size + fallen);
+        }
+        let before = std::mem::replace(&mut self.size, size);
+        self.free = walk.free;
+        self.pause_until = Some(now + (now - walk.began) * PAUSE_WALKS);
+        let Some(baseline) = self.baseline else {
+            self.baseline = Some(size);
+            self.sees_all = !walk.blind;
+            return None;
+        };
+        let by = size.saturating_sub(baseline);
+        (by > self.allowed && size > before).then_some(Grown { by, allowed: self.allowed })
+    }
+
+    fn worth_a_walk(&self, now: Instant, free: u64) -> bool {
+        if self.pause_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        let Some(baseline) = self.baseline else { return true };
+        let left = baseline.saturating_add(self.allowed).saturating_sub(self.size);
+        self.free.saturating_sub(free) > left
+    }
+}
+
+/// A walk that may be taken in parts.
+#[derive(Debug)]
+struct Walk {
+    began: Instant,
+    /// What the file system had left when it began.
+    free: u64,
+    device: u64,
+    bytes: u64,
+    todo: Vec<PathBuf>,
+    reading: Option<ReadDir>,
+    /// Files with several names count once.
+    seen: HashSet<u64>,
+    /// Something of the session's own could not be seen.
+    blind: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    More,
+    Done,
+}
+
+impl Walk {
+    fn begin(root: &Path, now: Instant, free: u64) -> Option<Self> {
+        let device = std::fs::metadata(root).ok()?.dev();
+        Some(Self {
+            began: now,
+            free,
+            device,
+            bytes: 0,
+            todo: vec![root.to_owned()],
+            reading: None,
+            seen: HashSet::new(),
+            blind: false,
+        })
+    }
+
+    fn go_on(&mut self, entries_max: usize) -> Progress {
+        for _ in 0..entries_max {
+            let Some(reading) = &mut self.reading else {
+                let Some(dir) = self.todo.pop() else { return Progress::Done };
+                match std::fs::read_dir(&dir) {
+                    Ok(reading) => self.reading = Some(reading),
+                    Err(error) => self.blind |= hides(&error),
+                }
+                continue;
+            };
+            match reading.next() {
+                Some(Ok(entry)) => match entry.metadata() {
+                    Ok(about) => self.count(&about, || entry.path()),
+                    Err(error) => self.blind |= hides(&error),
+                },
+                Some(Err(_)) => self.blind = true,
+                None => self.reading = None,
+            }
+        }
+        Progress::More
+    }
+
+    fn count(&mut self, about: &std::fs::Metadata, path: impl FnOnce() -> PathBuf) {
+        if about.dev() != self.device {
+            return;
+        }
+        if about.is_dir() {
+            match self.todo.len() < REMEMBERED_MAX {
+                true => self.todo.push(path()),
+                false => self.blind = true,
+            }
+        } else if about.nlink() > 1 && !self.remember(about.ino()) {
+            return;
+        }
+        self.bytes += about.blocks() * 512;
+    }
+
+    fn remember(&mut self, inode: u64) -> bool {
+        if self.seen.len() == REMEMBERED_MAX {
+            self.blind = true;
+        }
+        self.seen.len() < REMEMBERED_MAX && self.seen.insert(inode)
+    }
+}
+
+/// Whether an error can be the session's doing. What is gone meanwhile holds nothing.
+fn hides(error: &io::Error) -> bool {
+    error.kind() != io::ErrorKind::NotFound
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// How long a walk of a few files may take.
+    const SOON: Duration = Duration::from_secs(5);
+
+    const MIB: u64 = 1 << 20;
+
+    fn write(dir: &Path, name: &str, bytes: u64) {
+        std::fs::write(dir.join(name), vec![7; usize::try_from(bytes).unwrap()]).unwrap();
+    }
+
+    /// Looks until a walk, if one is called for, is done.
+    fn look(disk: &mut Disk, free: u64) -> Option<u64> {
+        let now = Instant::now();
+        disk.pause_until = None;
+        loop {
+            let grown = disk.look_with(now, free, Processes::default);
+            if grown.is_some() || disk.walk.is_none() {
+                return grown.map(|grown| grown.by / MIB);
+            }
+            assert!(now.elapsed() < SOON);
+        }
+    }
+
+    #[test]
+    fn growth_over_the_limit_is_found_and_only_when_room_was_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path(), 4 * MIB) };
+        assert_eq!(disk.baseline, Some(0));
+        write(dir.path(), "a", 5 * MIB);
+        assert_eq!(look(&mut disk, 98 * MIB), None, "the file system says it cannot be");
+        assert_eq!(look(&mut disk, 95 * MIB), Some(5));
+        assert_eq!(disk.free, 95 * MIB);
+    }
+
+    #[test]
+    fn what_was_there_before_is_not_growth() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "before", 6 * MIB);
+        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path(), 4 * MIB) };
+        assert_eq!(disk.baseline, None);
+        assert_eq!(look(&mut disk, 100 * MIB), None);
+        assert_eq!(disk.baseline.map(|bytes| bytes / MIB), Some(6));
+        write(dir.path(), "new", 3 * MIB);
+        assert_eq!(look(&mut disk, 90 * MIB), None, "others took the room");
+        write(dir.path(), "more", 3 * MIB);
+        assert_eq!(look(&mut disk, 80 * MIB), Some(6));
+    }
+
+    #[test]
+    fn a_full_session_may_remove_files_and_may_not_grow() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path(), 4 * MIB) };
+        write(dir.path(), "a", 5 * MIB);
+        write(dir.path(), "b", 3 * MIB);
+        assert_eq!(look(&mut disk, 92 * MIB), Some(8));
+        std::fs::remove_file(dir.path().join("b")).unwrap();
+        assert_eq!(look(&mut disk, 91 * MIB), None, "less than before");
+        write(dir.path(), "c", MIB);
+        assert_eq!(look(&mut disk, 90 * MIB), Some(6));
+    }
+
+    #[test]
+    fn a_walk_is_taken_in_parts() {
+        let dir = tempfile::tempdir().unwrap();
+        for directory in 0..40 {
+            let below = dir.path().join(directory.to_string());
+            std::fs::create_dir(&below).unwrap();
+            for file in 0..150 {
+                std::fs::write(below.join(file.to_string()), "x").unwrap();
+            }
+        }
+        let mut walk = Walk::begin(dir.path(), Instant::now(), 0).unwrap();
+        let parts = (1..).find(|_| walk.go_on(ENTRIES_PER_LOOK) == Progress::Done);
+        assert_eq!(parts, Some(2));
+        assert!(walk.bytes >= 40 * 150 * 512 && !walk.blind, "{}", walk.bytes);
+    }
+
+    #[test]
+    fn names_of_one_file_count_once_and_links_are_not_followed() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(dir.path(), "a", MIB);
+        write(other.path(), "large", 8 * MIB);
+        std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
+        std::os::unix::fs::symlink(other.path(), dir.path().join("out")).unwrap();
+        let mut walk = Walk::begin(dir.path(), Instant::now(), 0).unwrap();
+        assert_eq!(walk.go_on(ENTRIES_PER_LOOK), Progress::Done);
+        assert_eq!(walk.bytes / MIB, 1);
+    }
+
+    #[test]
+    fn files_without_a_name_count_while_they_are_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let script = format!(
+            "exec 3>{0}; rm {0}; head -c 3000000 /dev/zero >&3; echo; read x",
+            path.display()
+        );
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+        let device = std::fs::metadata(dir.path()).unwrap().dev();
+        let unlinked = Processes::below_this().unlinked_bytes(device);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(unlinked >= 3_000_000, "{unlinked}");
+    }
+}

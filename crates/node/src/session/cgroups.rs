@@ -1,0 +1,114 @@
+//! Sessions' cgroups as the node keeps them: made before a session's keeper starts, removed once the
+//! session is over. The kernel removes none with a process in it, so what is busy is tried again
+//! when a process was reaped, with the housekeeping, and by the next node.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use windlass_protocol::SessionId;
+use windlass_protocol::policy::Limits;
+use windlass_sandbox::cgroup::{CgroupSupport, Cgroups, name_of, prefix_of, remove_by_name, sweep};
+
+/// Directories that are remembered to be removed later; the next node finds the others.
+const BUSY_MAX: usize = 10_000;
+
+/// All cgroups of this node's sessions.
+#[derive(Debug)]
+pub(crate) struct SessionCgroups {
+    support: CgroupSupport,
+    runtime_dir: PathBuf,
+    /// Those of sessions that are over, with something still in them.
+    busy: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl SessionCgroups {
+    pub fn new(support: CgroupSupport, runtime_dir: &Path) -> Self {
+        Self { support, runtime_dir: runtime_dir.to_owned(), busy: Mutex::default() }
+    }
+
+    pub fn support(&self) -> &CgroupSupport {
+        &self.support
+    }
+
+    /// The directories that a session's processes join; none where the machine allows none.
+    pub fn make(&self, session: &SessionId, limits: &Limits) -> io::Result<Vec<PathBuf>> {
+        let name = name_of(&self.runtime_dir, session.as_str());
+        Cgroups::make(&self.support, &name, limits).map(|made| made.dirs())
+    }
+
+    /// Removes a session's directories, now or when they are empty. May wait for the kernel a
+    /// little, so it is not for the thread that serves turns.
+    pub fn remove(&self, dirs: &[PathBuf]) {
+        for dir in dirs {
+            if let Err(error) = std::fs::remove_dir(dir)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::debug!(dir = %dir.display(), %error, "a cgroup is removed later");
+                let mut busy = self.lock();
+                if busy.len() < BUSY_MAX {
+                    busy.insert(dir.clone());
+                }
+            }
+        }
+    }
+
+    /// Removes what was made for a session that did not come to be.
+    pub fn remove_of(&self, session: &SessionId) {
+        let name = name_of(&self.runtime_dir, session.as_str());
+        if let Err(error) = remove_by_name(&self.support, &name) {
+            tracing::warn!(%session, %error, "a cgroup cannot be removed");
+        }
+    }
+
+    /// Whether some are to be tried again.
+    pub fn owes(&self) -> bool {
+        !self.lock().is_empty()
+    }
+
+    /// Tries again what was busy.
+    pub fn retry(&self) {
+        let busy: Vec<PathBuf> = std::mem::take(&mut *self.lock()).into_iter().collect();
+        self.remove(&busy);
+    }
+
+    /// Removes what earlier nodes left of sessions that are over.
+    pub fn sweep(&self, lives: impl Fn(&str) -> bool) {
+        let busy = sweep(&self.support, &prefix_of(&self.runtime_dir), lives);
+        if !busy.is_empty() {
+            tracing::warn!(?busy, "cgroups of sessions that are over have processes in them");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.busy.lock().expect("no holder of this lock can panic")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_busy_is_removed_when_it_is_empty() {
+        let parent = tempfile::tempdir().unwrap();
+        let controllers = Vec::new();
+        let support = CgroupSupport::V2 { parent: parent.path().to_owned(), controllers };
+        let cgroups = SessionCgroups::new(support, Path::new("/run/x"));
+        let session = SessionId::parse("s").unwrap();
+        let dirs = cgroups.make(&session, &Limits::DEFAULT).unwrap();
+        // A directory that is not empty can be removed as little as a cgroup with a process in it.
+        let inside = dirs[0].join("process");
+        std::fs::write(&inside, "").unwrap();
+        cgroups.remove(&dirs);
+        assert!(cgroups.owes() && dirs[0].exists());
+        cgroups.retry();
+        assert!(cgroups.owes());
+        std::fs::remove_file(inside).unwrap();
+        cgroups.retry();
+        assert!(!cgroups.owes() && !dirs[0].exists());
+        cgroups.remove(&dirs);
+        assert!(!cgroups.owes(), "what is gone is not owed");
+    }
+}

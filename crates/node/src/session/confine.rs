@@ -1,0 +1,98 @@
+//! How a new session is confined: from what its client asks for to the plan that its keeper gets.
+//! The machine is asked once what it can do; each session only what lies around it.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use windlass_protocol::confinement::Isolation;
+use windlass_protocol::policy::{Network, Policy};
+use windlass_protocol::{ErrorCode, SessionId};
+use windlass_sandbox::plan::depth;
+use windlass_sandbox::{Depth, Machine, Plan, PlanError, Site, plan, survey};
+
+use crate::context::Context;
+use crate::egress::proxy_environment;
+use crate::failure::Failure;
+use crate::workers::Recipe;
+
+/// The private `/tmp` of a session with a view of its own.
+const PRIVATE_TMP: &str = "/tmp";
+
+/// A session's confinement, ready for its keeper.
+#[derive(Debug)]
+pub(super) struct Confined {
+    pub plan: serde_json::Value,
+    /// The node's socket for connections out of the sandbox, where the policy has any.
+    pub egress: Option<PathBuf>,
+    /// A directory made for the session, to be removed with it.
+    pub tmp: Option<PathBuf>,
+}
+
+/// Plans the confinement, and gives the recipe the environment that belongs to it.
+pub(super) fn confine(
+    context: &Context,
+    id: &SessionId,
+    policy: &Policy,
+    workspace: &Path,
+    recipe: &mut Recipe,
+) -> Result<Confined, Failure> {
+    let machine = context.machine();
+    let site = site(context, machine, id, policy, workspace, recipe);
+    if let Some(tmp) = &site.tmp {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(tmp).map_err(|error| {
+            let message = format!("cannot create the session's temporary directory: {error}");
+            Failure::new(ErrorCode::Internal, message)
+        })?;
+    }
+    let plan = plan(policy, machine, &survey(policy, &site, depth(policy, machine)))
+        .map_err(|error| refused(&error))?;
+    environment(policy, &plan, site.tmp.as_deref(), recipe);
+    let egress =
+        matches!(policy.network, Network::Hosts(_)).then(|| context.config.egress_socket());
+    let plan = serde_json::to_value(&plan).map_err(|error| {
+        Failure::new(ErrorCode::Internal, format!("a plan has no JSON: {error}"))
+    })?;
+    Ok(Confined { plan, egress, tmp: site.tmp })
+}
+
+fn site(
+    context: &Context,
+    machine: &Machine,
+    id: &SessionId,
+    policy: &Policy,
+    workspace: &Path,
+    recipe: &Recipe,
+) -> Site {
+    let config = &context.config;
+    Site {
+        workspace: workspace.to_owned(),
+        needed: recipe.needed.clone(),
+        hidden: vec![config.state_dir.clone(), config.runtime_dir.clone()],
+        home: std::env::home_dir(),
+        tmp: (depth(policy, machine) == Depth::Rules).then(|| config.tmp_of(id)),
+    }
+}
+
+/// What the session's programs are told of where they are.
+fn environment(policy: &Policy, plan: &Plan, tmp: Option<&Path>, recipe: &mut Recipe) {
+    for name in &policy.environment {
+        if let Ok(value) = std::env::var(name) {
+            recipe.env.entry(name.clone()).or_insert(value);
+        }
+    }
+    let tmp = match (plan.isolation, tmp) {
+        (Isolation::Full, _) => Some(PRIVATE_TMP.to_owned()),
+        (_, Some(tmp)) => Some(tmp.display().to_string()),
+        (_, None) => None,
+    };
+    recipe.env.extend(tmp.map(|tmp| ("TMPDIR".to_owned(), tmp)));
+    if let Network::Hosts(rules) = &policy.network {
+        for (name, value) in proxy_environment(&rules.0) {
+            recipe.env.entry(name.to_owned()).or_insert(value);
+        }
+    }
+}
+
+fn refused(error: &PlanError) -> Failure {
+    Failure::new(ErrorCode::NotEnforceable, error.to_string())
+}

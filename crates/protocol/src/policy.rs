@@ -1,0 +1,592 @@
+//! A policy: what a session may touch. Presets, what a client may change of them, and the parts a
+//! policy is made of. How one is enforced is the sandbox's business, and none of this file's.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::confinement::{Control, Isolation};
+
+/// Hidden paths, host rules or other entries in one list of a policy. A longer list is refused.
+pub const LIST_MAX: usize = 256;
+
+/// A policy to start from.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// Read the system and the workspace; write a private `/tmp` only; no network.
+    ReadOnly,
+    /// Read the system, write the workspace and a private `/tmp`; no network.
+    #[default]
+    Workspace,
+    /// Read and write what the user can, hidden paths excepted; the network is open.
+    Open,
+}
+
+impl Preset {
+    pub const ALL: [Self; 3] = [Self::ReadOnly, Self::Workspace, Self::Open];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read-only",
+            Self::Workspace => "workspace",
+            Self::Open => "open",
+        }
+    }
+}
+
+/// What a client asks for: a preset, and what differs from it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRequest {
+    /// Default: `workspace`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
+    /// Default: the strongest that the machine can do; never `none` unless it is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// Instead of the preset's: what can be read. Absolute paths, or `~/...`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readable: Option<Vec<String>>,
+    /// Besides the preset's: what can be written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writable: Vec<String>,
+    /// Besides the preset's: what cannot be seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<String>,
+    /// Paths of the preset's hidden or protected lists that are not to be hidden or protected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown: Vec<String>,
+    /// Instead of the preset's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
+    /// Besides the usual: variables of the node's own environment that the code gets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment: Vec<String>,
+    /// Instead of the preset's: controls without which the session does not start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required: Option<Vec<Control>>,
+}
+
+/// A whole policy: nothing in it is left to a default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+pub struct Policy {
+    pub preset: Preset,
+    /// Absent: the strongest that the machine can do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// What can be read, the workspace besides. `/` is the whole system.
+    pub readable: Vec<String>,
+    pub workspace: WorkspaceAccess,
+    /// What can be written besides the workspace and the private directories.
+    pub writable: Vec<String>,
+    /// What cannot be seen, wherever else it would be readable.
+    pub hidden: Vec<String>,
+    /// Names directly below a writable root that can be read and not written.
+    pub protected: Vec<String>,
+    pub network: Network,
+    pub limits: Limits,
+    /// Variables of the node's own environment that the code gets, besides the usual.
+    pub environment: Vec<String>,
+    /// Controls without which the session does not start.
+    pub required: Vec<Control>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkspaceAccess {
+    Read,
+    Write,
+}
+
+/// What of the network can be reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// Nothing.
+    None,
+    /// These hosts, through the node's proxy.
+    Hosts(HostRules),
+    /// Whatever the machine can reach.
+    Open,
+}
+
+/// Rules, any of which lets a host through.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[serde(transparent)]
+#[schema(value_type = Vec<String>)]
+pub struct HostRules(pub Vec<HostRule>);
+
+/// A host that can be reached: `name`, `name:port`, `*.name`, and each of them with `=address` to
+/// say where the name is, whatever DNS says. An IP literal, a private address or a service of this
+/// machine is reached only by a rule that names it: `10.0.0.5:443`, `localhost:8080`,
+/// `index.corp=10.0.0.5`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct HostRule {
+    /// In lower case, without a final dot; with `any_below`, what follows `*.`.
+    pub host: String,
+    /// Whether it stands for every name below `host`, and not for `host` itself.
+    pub any_below: bool,
+    /// Any port when absent.
+    pub port: Option<u16>,
+    /// Where the name is, whatever DNS says.
+    pub address: Option<std::net::IpAddr>,
+}
+
+/// Why a text is no host rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no host rule: write name, name:port, *.name or name=address")]
+pub struct BadHostRule(pub String);
+
+impl HostRule {
+    pub fn parse(text: &str) -> Result<Self, BadHostRule> {
+        let bad = || BadHostRule(text.to_owned());
+        let (place, address) = match text.split_once('=') {
+            Some((place, address)) => (place, Some(address.parse().map_err(|_| bad())?)),
+            None => (text, None),
+        };
+        let (name, port) = split_port(place).ok_or_else(bad)?;
+        let (name, any_below) = match name.strip_prefix("*.") {
+            Some(below) => (below, true),
+            None => (name, false),
+        };
+        let host = normal_host(name).ok_or_else(bad)?;
+        Ok(Self { host, any_below, port, address })
+    }
+
+    /// Whether it lets `host` (as [`normal_host`] writes it) and `port` through.
+    pub fn matches(&self, host: &str, port: u16) -> bool {
+        let named = match self.any_below {
+            true => host
+                .strip_suffix(&self.host)
+                .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
+            false => host == self.host,
+        };
+        named && self.port.is_none_or(|only| only == port)
+    }
+}
+
+impl fmt::Display for HostRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.any_below {
+            f.write_str("*.")?;
+        }
+        match self.host.contains(':') {
+            true => write!(f, "[{}]", self.host)?,
+            false => f.write_str(&self.host)?,
+        }
+        if let Some(port) = self.port {
+            write!(f, ":{port}")?;
+        }
+        self.address.map_or(Ok(()), |address| write!(f, "={address}"))
+    }
+}
+
+impl TryFrom<String> for HostRule {
+    type Error = BadHostRule;
+
+    fn try_from(text: String) -> Result<Self, BadHostRule> {
+        Self::parse(&text)
+    }
+}
+
+impl From<HostRule> for String {
+    fn from(rule: HostRule) -> Self {
+        rule.to_string()
+    }
+}
+
+/// A host as it is compared: lower case, without a final dot or brackets; `None` for what is no
+/// host name or address.
+pub fn normal_host(name: &str) -> Option<String> {
+    let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+    if let Ok(address) = bare.parse::<std::net::IpAddr>() {
+        return Some(address.to_string());
+    }
+    let host = bare.strip_suffix('.').unwrap_or(bare).to_ascii_lowercase();
+    let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let good = !host.is_empty()
+        && host.len() <= 253
+        && host.chars().all(letters)
+        && host.split('.').all(|label| !label.is_empty() && label.len() <= 63);
+    good.then_some(host)
+}
+
+/// `name:port` or `[v6]:port`, the port optional.
+fn split_port(place: &str) -> Option<(&str, Option<u16>)> {
+    if place.starts_with('[') {
+        let end = place.find(']')? + 1;
+        let port = match &place[end..] {
+            "" => None,
+            rest => Some(rest.strip_prefix(':')?.parse().ok()?),
+        };
+        return Some((&place[..end], port));
+    }
+    match place.rsplit_once(':') {
+        // More than one colon: an address without brackets.
+        Some((name, _)) if name.contains(':') => Some((place, None)),
+        Some((name, port)) => Some((name, Some(port.parse().ok()?))),
+        None => Some((place, None)),
+    }
+}
+
+/// What a session may use. Absent: no limit of Windlass's own.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema,
+)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Memory of all its processes together, its private `/tmp` included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Processor time: 100 is one core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<u32>,
+    /// Processes and threads at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    /// Open files of one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<u32>,
+    /// The largest file that it can write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_bytes: Option<u64>,
+    /// What the workspace may grow by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
+    /// The private `/tmp`, and as much again for `/dev/shm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tmp_bytes: Option<u64>,
+    /// How long the session may live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall_s: Option<u64>,
+}
+
+impl Limits {
+    /// What every preset allows.
+    pub const DEFAULT: Self = Self {
+        memory_bytes: Some(4 << 30),
+        cpu_percent: None,
+        processes: Some(512),
+        open_files: Some(4096),
+        file_bytes: Some(8 << 30),
+        disk_bytes: Some(16 << 30),
+        tmp_bytes: Some(1 << 30),
+        wall_s: None,
+    };
+
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These limits, and `others` where these say nothing.
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            memory_bytes: self.memory_bytes.or(others.memory_bytes),
+            cpu_percent: self.cpu_percent.or(others.cpu_percent),
+            processes: self.processes.or(others.processes),
+            open_files: self.open_files.or(others.open_files),
+            file_bytes: self.file_bytes.or(others.file_bytes),
+            disk_bytes: self.disk_bytes.or(others.disk_bytes),
+            tmp_bytes: self.tmp_bytes.or(others.tmp_bytes),
+            wall_s: self.wall_s.or(others.wall_s),
+        }
+    }
+}
+
+/// A limit that a session ran into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    Memory,
+    Processes,
+    Disk,
+    WallTime,
+}
+
+impl Limit {
+    /// The outcome's name, as in `limit: memory`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "limit: memory",
+            Self::Processes => "limit: processes",
+            Self::Disk => "limit: disk",
+            Self::WallTime => "limit: wall time",
+        }
+    }
+}
+
+/// Why a request is no policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    #[error("the list {list} has more than {LIST_MAX} entries")]
+    TooLong { list: &'static str },
+    #[error("the path {path:?} in {list} is not absolute and does not start with ~/")]
+    NotAbsolute { list: &'static str, path: String },
+    #[error("the limit {limit} is 0")]
+    Zero { limit: &'static str },
+}
+
+impl PolicyRequest {
+    /// The whole policy that is asked for.
+    pub fn resolve(&self) -> Result<Policy, PolicyError> {
+        self.check()?;
+        let mut policy = Policy::of(self.preset.unwrap_or_default());
+        policy.isolation = self.isolation;
+        if let Some(readable) = &self.readable {
+            policy.readable.clone_from(readable);
+        }
+        policy.writable.extend(self.writable.iter().cloned());
+        policy.hidden.extend(self.hidden.iter().cloned());
+        policy.hidden.retain(|path| !self.shown.contains(path));
+        policy.protected.retain(|name| !self.shown.contains(name));
+        if let Some(network) = &self.network {
+            policy.network.clone_from(network);
+        }
+        policy.limits = self.limits.or(policy.limits);
+        policy.environment.extend(self.environment.iter().cloned());
+        match (&self.required, self.isolation) {
+            (Some(required), _) => policy.required.clone_from(required),
+            // Asked for by name: whoever does so and says no more requires nothing.
+            (None, Some(Isolation::None)) => policy.required.clear(),
+            (None, _) => {}
+        }
+        Ok(policy)
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        let empty = Vec::new();
+        let readable = self.readable.as_ref().unwrap_or(&empty);
+        let paths =
+            [("readable", readable), ("writable", &self.writable), ("hidden", &self.hidden)];
+        for (list, paths) in paths {
+            let relative = |path: &&String| {
+                !path.starts_with('/') && !path.starts_with("~/") && path.as_str() != "~"
+            };
+            if let Some(path) = paths.iter().find(relative) {
+                return Err(PolicyError::NotAbsolute { list, path: path.clone() });
+            }
+        }
+        let hosts = match &self.network {
+            Some(Network::Hosts(HostRules(hosts))) => hosts.len(),
+            _ => 0,
+        };
+        let lengths = [
+            ("readable", readable.len()),
+            ("writable", self.writable.len()),
+            ("hidden", self.hidden.len()),
+            ("shown", self.shown.len()),
+            ("environment", self.environment.len()),
+            ("network", hosts),
+        ];
+        if let Some((list, _)) = lengths.into_iter().find(|(_, length)| *length > LIST_MAX) {
+            return Err(PolicyError::TooLong { list });
+        }
+        let limits = &self.limits;
+        let zeros = [
+            ("memory_bytes", limits.memory_bytes == Some(0)),
+            ("cpu_percent", limits.cpu_percent == Some(0)),
+            ("processes", limits.processes == Some(0)),
+            ("open_files", limits.open_files == Some(0)),
+            ("wall_s", limits.wall_s == Some(0)),
+        ];
+        zeros
+            .into_iter()
+            .find(|(_, zero)| *zero)
+            .map_or(Ok(()), |(limit, _)| Err(PolicyError::Zero { limit }))
+    }
+}
+
+impl Policy {
+    pub fn of(preset: Preset) -> Self {
+        let (workspace, writable, network) = match preset {
+            Preset::ReadOnly => (WorkspaceAccess::Read, vec![], Network::None),
+            Preset::Workspace => (WorkspaceAccess::Write, vec![], Network::None),
+            Preset::Open => (WorkspaceAccess::Write, vec!["/".to_owned()], Network::Open),
+        };
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+        Self {
+            preset,
+            isolation: None,
+            readable: vec!["/".to_owned()],
+            workspace,
+            writable,
+            hidden: names(HIDDEN),
+            protected: names(PROTECTED),
+            network,
+            limits: Limits::DEFAULT,
+            environment: Vec::new(),
+            required: Control::REQUIRED.to_vec(),
+        }
+    }
+}
+
+/// Where secrets usually are. The node's own state and runtime directories are added by the node.
+pub const HIDDEN: &[&str] = &[
+    // Keys for other machines, and for signing.
+    "~/.ssh",
+    "~/.gnupg",
+    "~/.pki",
+    "~/.age",
+    // Cloud and cluster credentials.
+    "~/.aws",
+    "~/.azure",
+    "~/.kube",
+    "~/.docker",
+    "~/.oci",
+    "~/.terraform.d",
+    "~/.vault-token",
+    "~/.boto",
+    "~/.s3cfg",
+    // Every program's settings, most with tokens in them: gcloud, gh, op, rclone and browsers.
+    "~/.config",
+    "~/.local/share/keyrings",
+    "~/.local/share/kwalletd",
+    "~/.password-store",
+    // Package registries and version control.
+    "~/.netrc",
+    "~/.git-credentials",
+    "~/.npmrc",
+    "~/.pypirc",
+    "~/.cargo/credentials",
+    "~/.cargo/credentials.toml",
+    "~/.gem/credentials",
+    "~/.m2/settings.xml",
+    "~/.gradle/gradle.properties",
+    "~/.pgpass",
+    "~/.my.cnf",
+    // Agents, with their logins and what was said to them.
+    "~/.claude",
+    "~/.claude.json",
+    "~/.codex",
+    "~/.gemini",
+    "~/.cursor",
+    "~/.aider.conf.yml",
+    "~/.local/share/opencode",
+    // Browsers and mail.
+    "~/.mozilla",
+    "~/.thunderbird",
+    "~/.cache",
+    "~/snap",
+    "~/.var/app",
+    // What was typed before.
+    "~/.bash_history",
+    "~/.zsh_history",
+    "~/.python_history",
+    "~/.local/share/fish",
+    // The machine's own secrets, for a node that runs as root.
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssh",
+    "/etc/ssl/private",
+    "/etc/kubernetes",
+    "/var/lib/docker",
+    "/var/lib/containerd",
+    "/var/lib/kubelet",
+    "/var/lib/systemd/coredump",
+    "/var/spool",
+    "/var/log",
+    "/boot",
+];
+
+/// What must not be rewritten behind a person's back: what git runs, and what agents believe.
+pub const PROTECTED: &[&str] = &[
+    ".git",
+    ".hg",
+    ".svn",
+    ".claude",
+    ".codex",
+    ".cursor",
+    ".gemini",
+    ".vscode",
+    ".idea",
+    ".github",
+    ".mcp.json",
+    ".envrc",
+    "AGENTS.md",
+    "CLAUDE.md",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_rules_are_read_and_written() {
+        for text in [
+            "pypi.org",
+            "pypi.org:443",
+            "*.example.com",
+            "*.example.com:443",
+            "10.0.0.5:443",
+            "index.corp=10.0.0.5",
+            "index.corp:8080=127.0.0.1",
+            "[::1]:80",
+            "localhost:8000",
+        ] {
+            assert_eq!(HostRule::parse(text).map(String::from), Ok(text.to_owned()));
+        }
+        assert_eq!(HostRule::parse("PyPI.org.").map(String::from), Ok("pypi.org".to_owned()));
+        for text in ["", "*", "a b", "x:99999", "a..b", "x=y", "http://x", "*.", "a/b"] {
+            assert_eq!(HostRule::parse(text), Err(BadHostRule(text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn a_rule_lets_through_what_it_names_and_nothing_else() {
+        let matches =
+            |rule: &str, host: &str, port| HostRule::parse(rule).unwrap().matches(host, port);
+        assert!(matches("a.org", "a.org", 80));
+        assert!(!matches("a.org", "b.a.org", 80));
+        assert!(!matches("a.org:443", "a.org", 80));
+        assert!(matches("*.a.org", "b.a.org", 80));
+        assert!(matches("*.a.org", "c.b.a.org", 80));
+        assert!(!matches("*.a.org", "a.org", 80));
+        assert!(!matches("*.a.org", "evila.org", 80));
+        assert!(!matches("*.a.org", ".a.org", 80));
+    }
+
+    #[test]
+    fn a_request_changes_what_it_names_and_leaves_the_rest() {
+        let request: PolicyRequest = serde_json::from_str(
+            r#"{"network": {"hosts": ["pypi.org"]}, "hidden": ["/srv/keys"], "shown": ["~/.aws"],
+                "limits": {"processes": 8}}"#,
+        )
+        .unwrap();
+        let policy = request.resolve().unwrap();
+        assert_eq!(
+            policy.network,
+            Network::Hosts(HostRules(vec![HostRule::parse("pypi.org").unwrap()]))
+        );
+        assert!(policy.hidden.contains(&"/srv/keys".to_owned()));
+        assert!(!policy.hidden.contains(&"~/.aws".to_owned()));
+        assert_eq!(policy.limits.processes, Some(8));
+        assert_eq!(policy.limits.memory_bytes, Limits::DEFAULT.memory_bytes);
+        assert_eq!(policy.workspace, WorkspaceAccess::Write);
+    }
+
+    #[test]
+    fn a_request_that_is_no_policy_says_why() {
+        let refused = |request: PolicyRequest| request.resolve().unwrap_err().to_string();
+        let hidden = vec!["keys".to_owned()];
+        assert!(refused(PolicyRequest { hidden, ..Default::default() }).contains("keys"));
+        let limits = Limits { processes: Some(0), ..Limits::default() };
+        assert!(refused(PolicyRequest { limits, ..Default::default() }).contains("processes"));
+        let environment = vec![String::new(); LIST_MAX + 1];
+        assert!(
+            refused(PolicyRequest { environment, ..Default::default() }).contains("environment")
+        );
+    }
+}

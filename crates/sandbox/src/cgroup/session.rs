@@ -1,0 +1,349 @@
+//! A session's own cgroup directories: made with its limits in them, removed when nothing is left
+//! inside. The node does both, since a keeper may be killed at any moment.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use windlass_protocol::policy::Limits;
+
+use super::support::{CgroupSupport, Controller};
+
+/// The period over which a share of processor time is dealt out.
+const CPU_PERIOD_US: u64 = 100_000;
+
+/// What a session weighs against others for the processor: half of what is usual, so that the node,
+/// the keepers and the user's own programs come first. Sessions weigh the same among each other.
+const CPU_WEIGHT: u64 = 50;
+const CPU_SHARES: u64 = 512;
+
+/// Processes of a session that are not its code's: the sandbox's init, and the worker's starter.
+const OWN_PROCESSES: u64 = 2;
+
+/// What the names of one node's cgroups begin with; nodes are told apart by their runtime directory.
+pub fn prefix_of(runtime_dir: &Path) -> String {
+    // FNV-1a: the same in every build, since a later node must know the names of an earlier one.
+    let hash = runtime_dir
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193));
+    format!("windlass-{hash:08x}-")
+}
+
+/// The name of a session's cgroups.
+pub fn name_of(runtime_dir: &Path, session: &str) -> String {
+    format!("{}{session}", prefix_of(runtime_dir))
+}
+
+/// A session's directories.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cgroups {
+    dirs: Vec<PathBuf>,
+}
+
+impl Cgroups {
+    /// Makes the directories and writes the limits into them; leaves none behind if that fails.
+    /// Without support there are none, and that is no error.
+    pub fn make(support: &CgroupSupport, name: &str, limits: &Limits) -> io::Result<Self> {
+        let mut made = Self { dirs: Vec::new() };
+        let result = made.fill(support, name, limits);
+        if result.is_err() {
+            let _ = made.remove();
+        }
+        result.map(|()| made)
+    }
+
+    /// Those to join.
+    pub fn dirs(&self) -> Vec<PathBuf> {
+        self.dirs.clone()
+    }
+
+    /// Removes them, or says that something is still in one of them (`ResourceBusy`).
+    pub fn remove(&self) -> io::Result<()> {
+        remove_all(self.dirs.iter())
+    }
+
+    fn fill(&mut self, support: &CgroupSupport, name: &str, limits: &Limits) -> io::Result<()> {
+        for parent in support.parents() {
+            let dir = parent.join(name);
+            match std::fs::create_dir(&dir) {
+                // Left by a session of the same name that is over: ids are unique in the journal.
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(at(&dir, &error));
+                }
+                _ => self.dirs.push(dir),
+            }
+        }
+        match support {
+            CgroupSupport::V2 { controllers, .. } => {
+                let settings = controllers.iter().flat_map(|one| v2_settings(*one, limits));
+                self.dirs.iter().zip([settings]).try_for_each(|(dir, all)| write_all(dir, all))
+            }
+            CgroupSupport::V1 { places } => {
+                self.dirs.iter().zip(places).try_for_each(|(dir, place)| {
+                    write_all(dir, v1_settings(place.controller, limits).into_iter())
+                })
+            }
+            CgroupSupport::None { .. } => Ok(()),
+        }
+    }
+}
+
+/// Removes a session's directories, as [`Cgroups::remove`] does.
+pub fn remove_by_name(support: &CgroupSupport, name: &str) -> io::Result<()> {
+    let dirs: Vec<PathBuf> = support.parents().into_iter().map(|dir| dir.join(name)).collect();
+    remove_all(dirs.iter())
+}
+
+/// Removes directories of sessions that are over: those with the prefix, unless `keep` says that the
+/// rest of the name is a living one's. Gives the names of those with something still in them.
+pub fn sweep(support: &CgroupSupport, prefix: &str, keep: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut busy = Vec::new();
+    for parent in support.parents() {
+        let Ok(entries) = std::fs::read_dir(parent) else { continue };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        for name in names {
+            let over = name.strip_prefix(prefix).is_some_and(|session| !keep(session));
+            if over && remove_all([&parent.join(&name)].into_iter()).is_err() {
+                busy.push(name);
+            }
+        }
+    }
+    busy.sort();
+    busy.dedup();
+    busy
+}
+
+/// Removes what there is of these; the first error that is not absence.
+fn remove_all<'a>(dirs: impl Iterator<Item = &'a PathBuf>) -> io::Result<()> {
+    let mut result = Ok(());
+    for dir in dirs {
+        if let Err(error) = std::fs::remove_dir(dir)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            result = result.and(Err(at(dir, &error)));
+        }
+    }
+    result
+}
+
+/// One file of a directory and what goes into it.
+struct Setting {
+    file: &'static str,
+    text: String,
+    need: Need,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Must,
+    /// Not every kernel has the file.
+    WhereThere,
+}
+
+fn must(file: &'static str, value: impl ToString) -> Setting {
+    Setting { file, text: value.to_string(), need: Need::Must }
+}
+
+fn where_there(file: &'static str, value: impl ToString) -> Setting {
+    Setting { file, text: value.to_string(), need: Need::WhereThere }
+}
+
+fn write_all(dir: &Path, settings: impl Iterator<Item = Setting>) -> io::Result<()> {
+    for setting in settings {
+        let file = dir.join(setting.file);
+        match std::fs::write(&file, setting.text) {
+            Err(error) if setting.need == Need::Must => return Err(at(&file, &error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn v2_settings(controller: Controller, limits: &Limits) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    match controller {
+        Controller::Memory => {
+            if let Some(bytes) = limits.memory_bytes {
+                settings.push(must("memory.max", bytes));
+                settings.push(where_there("memory.swap.max", 0));
+                settings.push(where_there("memory.oom.group", 1));
+            }
+        }
+        Controller::Pids => settings.extend(pids_max(limits)),
+        Controller::Cpu => {
+            settings.push(where_there("cpu.weight", CPU_WEIGHT));
+            if let Some(percent) = limits.cpu_percent {
+                settings.push(must("cpu.max", format!("{} {CPU_PERIOD_US}", quota_us(percent))));
+            }
+        }
+    }
+    settings
+}
+
+fn v1_settings(controller: Controller, limits: &Limits) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    match controller {
+        Controller::Memory => {
+            if let Some(bytes) = limits.memory_bytes {
+                settings.push(must("memory.limit_in_bytes", bytes));
+                // Memory and swap together: after the first, which it cannot be below.
+                settings.push(where_there("memory.memsw.limit_in_bytes", bytes));
+            }
+        }
+        Controller::Pids => settings.extend(pids_max(limits)),
+        Controller::Cpu => {
+            settings.push(where_there("cpu.shares", CPU_SHARES));
+            if let Some(percent) = limits.cpu_percent {
+                settings.push(must("cpu.cfs_period_us", CPU_PERIOD_US));
+                settings.push(must("cpu.cfs_quota_us", quota_us(percent)));
+            }
+        }
+    }
+    settings
+}
+
+fn pids_max(limits: &Limits) -> Option<Setting> {
+    limits.processes.map(|most| must("pids.max", u64::from(most) + OWN_PROCESSES))
+}
+
+fn quota_us(percent: u32) -> u64 {
+    // The kernel takes no quota below a millisecond.
+    (u64::from(percent) * CPU_PERIOD_US / 100).max(1000)
+}
+
+fn at(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::cgroup::Place;
+
+    const LIMITS: Limits = Limits {
+        memory_bytes: Some(64 << 20),
+        cpu_percent: Some(50),
+        processes: Some(16),
+        ..Limits::DEFAULT
+    };
+
+    fn files(dir: &Path) -> BTreeMap<String, String> {
+        let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+        entries
+            .map(|entry| {
+                let text = std::fs::read_to_string(entry.path()).unwrap();
+                (entry.file_name().into_string().unwrap(), text)
+            })
+            .collect()
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn version_2_has_all_limits_in_one_directory() {
+        let parent = tempfile::tempdir().unwrap();
+        let support = CgroupSupport::V2 {
+            parent: parent.path().to_owned(),
+            controllers: Controller::ALL.to_vec(),
+        };
+        let made = Cgroups::make(&support, "windlass-x-s", &LIMITS).unwrap();
+        assert_eq!(made.dirs(), [parent.path().join("windlass-x-s")]);
+        assert_eq!(
+            files(&made.dirs()[0]),
+            pairs(&[
+                ("cpu.max", "50000 100000"),
+                ("cpu.weight", "50"),
+                ("memory.max", "67108864"),
+                ("memory.oom.group", "1"),
+                ("memory.swap.max", "0"),
+                ("pids.max", "18"),
+            ])
+        );
+    }
+
+    #[test]
+    fn what_is_not_limited_is_not_written() {
+        let parent = tempfile::tempdir().unwrap();
+        let support = CgroupSupport::V2 {
+            parent: parent.path().to_owned(),
+            controllers: Controller::ALL.to_vec(),
+        };
+        let made = Cgroups::make(&support, "s", &Limits::default()).unwrap();
+        assert_eq!(files(&made.dirs()[0]), pairs(&[("cpu.weight", "50")]));
+    }
+
+    #[test]
+    fn version_1_has_a_directory_for_each_controller() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = |controller: Controller| {
+            let place = Place { controller, parent: parent.path().join(controller.as_str()) };
+            std::fs::create_dir(&place.parent).unwrap();
+            place
+        };
+        let support =
+            CgroupSupport::V1 { places: Controller::ALL.into_iter().map(place).collect() };
+        let made = Cgroups::make(&support, "s", &LIMITS).unwrap();
+        let [memory, pids, cpu] = <[PathBuf; 3]>::try_from(made.dirs()).unwrap();
+        assert_eq!(
+            files(&memory),
+            pairs(&[
+                ("memory.limit_in_bytes", "67108864"),
+                ("memory.memsw.limit_in_bytes", "67108864"),
+            ])
+        );
+        assert_eq!(files(&pids), pairs(&[("pids.max", "18")]));
+        assert_eq!(
+            files(&cpu),
+            pairs(&[
+                ("cpu.cfs_period_us", "100000"),
+                ("cpu.cfs_quota_us", "50000"),
+                ("cpu.shares", "512"),
+            ])
+        );
+    }
+
+    #[test]
+    fn a_failed_making_leaves_nothing() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = |controller, name: &str| Place { controller, parent: parent.path().join(name) };
+        std::fs::create_dir(parent.path().join("there")).unwrap();
+        let places = vec![place(Controller::Pids, "there"), place(Controller::Memory, "not-there")];
+        let error = Cgroups::make(&CgroupSupport::V1 { places }, "s", &LIMITS).unwrap_err();
+        assert!(error.to_string().contains("not-there"), "{error}");
+        assert!(!parent.path().join("there/s").exists());
+    }
+
+    #[test]
+    fn a_sweep_takes_the_dead_of_its_own_node_only() {
+        let parent = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (prefix_of(Path::new("/run/a")), prefix_of(Path::new("/run/b")));
+        assert_ne!(ours, theirs);
+        let dir = |prefix: &str, id: &str| parent.path().join(format!("{prefix}{id}"));
+        let all =
+            [dir(&ours, "dead"), dir(&ours, "busy"), dir(&ours, "lives"), dir(&theirs, "dead")];
+        all.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+        // A directory that is not empty can be removed as little as a cgroup with a process in it.
+        std::fs::write(all[1].join("a"), "").unwrap();
+        let support =
+            CgroupSupport::V2 { parent: parent.path().to_owned(), controllers: Vec::new() };
+        assert_eq!(sweep(&support, &ours, |id| id == "lives"), [format!("{ours}busy")]);
+        assert_eq!(all.map(|dir| dir.exists()), [false, true, true, true]);
+    }
+
+    #[test]
+    fn a_real_cgroup_can_be_made_and_removed_where_the_machine_allows_it() {
+        let support = CgroupSupport::detect();
+        let name = format!("windlass-test-{}", std::process::id());
+        let made = Cgroups::make(&support, &name, &LIMITS).unwrap();
+        assert_eq!(made.dirs().is_empty(), matches!(support, CgroupSupport::None { .. }));
+        assert!(made.dirs().iter().all(|dir| dir.is_dir()));
+        remove_by_name(&support, &name).unwrap();
+        assert!(made.dirs().iter().all(|dir| !dir.exists()));
+        made.remove().unwrap();
+    }
+}

@@ -1,0 +1,242 @@
+//! Confining the calling process: a plan is prepared while allocating is harmless, and entered after
+//! the fork by system calls alone, on memory that was laid out before. The same code serves a
+//! process that is about to become a worker and one that is an interpreter already.
+//!
+//! Order matters: namespaces, then the view, then what must still be set up with rights (network,
+//! limits), then rights are given up, then Landlock, then seccomp, then the canaries. Nothing after
+//! seccomp needs a call that it refuses.
+
+pub(crate) mod canary;
+pub(crate) mod landlock;
+mod limits;
+mod mounts;
+mod network;
+mod rights;
+
+use std::ffi::CString;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+use seccompiler::BpfProgram;
+use windlass_protocol::confinement::Isolation;
+
+use crate::plan::{NetworkPlan, Plan};
+use crate::seccomp::{self, FilterError, Namespaces, Shape};
+
+/// A step of confinement, named when it fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    JoinCgroup,
+    Unshare,
+    MapUser,
+    Fork,
+    OwnMounts,
+    Root,
+    Bind,
+    Private,
+    Hide,
+    Devices,
+    Processes,
+    Pivot,
+    Loopback,
+    Proxy,
+    Limits,
+    Rights,
+    Landlock,
+    Seccomp,
+    Descriptors,
+    Directory,
+    Execute,
+}
+
+impl Step {
+    const ALL: [Self; 21] = [
+        Self::JoinCgroup,
+        Self::Unshare,
+        Self::MapUser,
+        Self::Fork,
+        Self::OwnMounts,
+        Self::Root,
+        Self::Bind,
+        Self::Private,
+        Self::Hide,
+        Self::Devices,
+        Self::Processes,
+        Self::Pivot,
+        Self::Loopback,
+        Self::Proxy,
+        Self::Limits,
+        Self::Rights,
+        Self::Landlock,
+        Self::Seccomp,
+        Self::Descriptors,
+        Self::Directory,
+        Self::Execute,
+    ];
+
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|step| *step as u8 == number)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::JoinCgroup => "join the session's cgroup",
+            Self::Unshare => "make namespaces",
+            Self::MapUser => "map the user into its namespace",
+            Self::Fork => "start a process in the namespaces",
+            Self::OwnMounts => "separate the mounts",
+            Self::Root => "make the root of the view",
+            Self::Bind => "bind a path into the view",
+            Self::Private => "make a private directory",
+            Self::Hide => "hide a path",
+            Self::Devices => "make a private /dev",
+            Self::Processes => "make a private /proc",
+            Self::Pivot => "enter the view",
+            Self::Loopback => "bring up the loopback device",
+            Self::Proxy => "listen for the proxy",
+            Self::Limits => "set limits",
+            Self::Rights => "give up rights",
+            Self::Landlock => "enforce Landlock rules",
+            Self::Seccomp => "install the system call filter",
+            Self::Descriptors => "set up its descriptors",
+            Self::Directory => "enter its working directory",
+            Self::Execute => "run its program",
+        }
+    }
+}
+
+/// A step that failed, and for what it was done where one step is done often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failed {
+    pub step: Step,
+    pub errno: i32,
+    /// Which of the plan's mounts or rules.
+    pub place: u16,
+}
+
+impl Failed {
+    pub(crate) fn at(step: Step) -> impl Fn(Errno) -> Self {
+        move |errno| Self { step, errno: errno.raw_os_error(), place: 0 }
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = std::io::Error::from_raw_os_error(self.errno);
+        write!(f, "cannot {}: {cause}", self.step.as_str())
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// Why a plan cannot be prepared.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    #[error("a path holds a NUL byte")]
+    Nul(#[from] std::ffi::NulError),
+}
+
+/// A plan laid out in memory so that entering it allocates nothing.
+#[derive(Debug)]
+pub struct Prepared {
+    isolation: Isolation,
+    network: NetworkPlan,
+    identity: Identity,
+    mounts: mounts::Mounts,
+    landlock: Option<landlock::Rules>,
+    filters: Vec<BpfProgram>,
+    limits: Vec<limits::Limit>,
+    pub(crate) canaries: canary::Canaries,
+}
+
+/// Who we are, as the maps of a user namespace say it.
+#[derive(Debug)]
+struct Identity {
+    user: String,
+    group: String,
+}
+
+impl Prepared {
+    pub fn new(plan: &Plan) -> Result<Self, PrepareError> {
+        let filters = match plan.sockets {
+            None => Vec::new(),
+            Some(sockets) => {
+                let namespaces = match plan.isolation {
+                    Isolation::Full => Namespaces::Own,
+                    Isolation::Landlock | Isolation::None => Namespaces::Machine,
+                };
+                seccomp::filters(Shape { sockets, namespaces })?
+            }
+        };
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        Ok(Self {
+            isolation: plan.isolation,
+            network: plan.network,
+            identity: Identity {
+                user: format!("{uid} {uid} 1\n"),
+                group: format!("{gid} {gid} 1\n"),
+            },
+            mounts: mounts::Mounts::new(&plan.view)?,
+            landlock: plan.landlock.as_ref().map(landlock::Rules::new).transpose()?,
+            filters,
+            limits: limits::of(&plan.rlimits),
+            canaries: canary::Canaries::new(plan)?,
+        })
+    }
+
+    /// Whether entering takes namespaces, and so a process between the caller and the confined one.
+    pub fn needs_namespaces(&self) -> bool {
+        self.isolation == Isolation::Full
+    }
+
+    /// First part: new namespaces for the calling process and, for process ids, its children.
+    pub fn make_namespaces(&self) -> Result<(), Failed> {
+        rights::make_namespaces(self.network)?;
+        rights::map_identity(&self.identity.user, &self.identity.group)
+    }
+
+    /// Second part, in a child of the first: everything else. Returns the proxy's listener.
+    ///
+    /// The caller has one thread.
+    pub fn confine(&self) -> Result<Option<OwnedFd>, Failed> {
+        let mut listener = None;
+        if self.isolation == Isolation::Full {
+            self.mounts.build()?;
+            rights::name_machine();
+            if self.network != NetworkPlan::Machine {
+                network::bring_up_loopback().map_err(Failed::at(Step::Loopback))?;
+            }
+            if self.network == NetworkPlan::Proxy {
+                listener = Some(network::listen().map_err(Failed::at(Step::Proxy))?);
+            }
+        }
+        limits::set(&self.limits)?;
+        if self.isolation != Isolation::None {
+            rights::give_up()?;
+        }
+        if let Some(rules) = &self.landlock {
+            rules.enforce()?;
+        }
+        for filter in &self.filters {
+            rights::install(filter)?;
+        }
+        Ok(listener)
+    }
+}
+
+pub(crate) fn c_path(path: &Path) -> Result<CString, std::ffi::NulError> {
+    CString::new(path.as_os_str().as_bytes())
+}
+
+/// The path as seen from the view's root.
+pub(crate) fn relative(path: &Path) -> Result<CString, std::ffi::NulError> {
+    let below = path.strip_prefix("/").unwrap_or(path);
+    if below.as_os_str().is_empty() { CString::new(".") } else { c_path(below) }
+}

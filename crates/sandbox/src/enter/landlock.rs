@@ -1,0 +1,125 @@
+//! Landlock: three system calls. Rules are made inside the view, on mounts that exist only there,
+//! and without allocating; that is why no library makes them.
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::rights::{check, last_errno};
+use super::{Failed, PrepareError, Step, c_path};
+use crate::plan::{Ruleset, rights};
+
+#[derive(Debug)]
+pub(super) struct Rules {
+    files: u64,
+    network: u64,
+    scopes: u64,
+    rules: Vec<(CString, u64)>,
+}
+
+#[repr(C)]
+struct Attributes {
+    files: u64,
+    network: u64,
+    scopes: u64,
+}
+
+#[repr(C, packed)]
+struct PathBeneath {
+    access: u64,
+    parent: i32,
+}
+
+const RULE_PATH_BENEATH: libc::c_int = 1;
+
+/// The kernel's Landlock version; 0 where there is none.
+pub(crate) fn abi() -> u32 {
+    const ASK_VERSION: libc::c_uint = 1;
+    let nothing = std::ptr::null::<libc::c_void>();
+    // SAFETY: asking for the version takes no memory.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0usize, ASK_VERSION) };
+    u32::try_from(version).unwrap_or(0)
+}
+
+impl Rules {
+    pub fn new(ruleset: &Ruleset) -> Result<Self, PrepareError> {
+        let rules = ruleset
+            .rules
+            .iter()
+            .map(|rule| Ok((c_path(&rule.path)?, rule.access)))
+            .collect::<Result<_, std::ffi::NulError>>()?;
+        let Ruleset { files, network, scopes, .. } = *ruleset;
+        Ok(Self { files, network, scopes, rules })
+    }
+
+    /// Restricts the calling process, which has given up gaining rights.
+    pub fn enforce(&self) -> Result<(), Failed> {
+        let failed = Failed::at(Step::Landlock);
+        let ruleset = self.create().map_err(&failed)?;
+        for (place, (path, access)) in self.rules.iter().enumerate() {
+            match add(&ruleset, path, access & self.files) {
+                // What is not there needs no rule.
+                Ok(()) | Err(Errno::NOENT | Errno::ACCESS) => {}
+                Err(errno) => {
+                    let place = u16::try_from(place).unwrap_or(u16::MAX);
+                    return Err(Failed { place, ..failed(errno) });
+                }
+            }
+        }
+        // SAFETY: no memory is passed.
+        let answer =
+            unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
+        check(answer).map_err(&failed)
+    }
+
+    fn create(&self) -> Result<OwnedFd, Errno> {
+        let attributes =
+            Attributes { files: self.files, network: self.network, scopes: self.scopes };
+        // Older kernels know a shorter structure, and refuse a longer one that is not zero past it.
+        let size = match (self.scopes, self.network) {
+            (0, 0) => 8,
+            (0, _) => 16,
+            _ => 24usize,
+        };
+        // SAFETY: the pointer is to a live value at least `size` long.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attributes, size, 0)
+        };
+        let Ok(fd) = i32::try_from(fd) else { return Err(Errno::INVAL) };
+        if fd < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: the kernel has just given us this descriptor.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
+fn add(ruleset: &OwnedFd, path: &CString, access: u64) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let parent = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&parent)?;
+    let access = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => access,
+        // A link opens nothing by itself: what it stands for has its own rule, or none.
+        FileType::Symlink => 0,
+        _ => access & rights::OF_FILE,
+    };
+    if access == 0 {
+        return Ok(());
+    }
+    let rule = PathBeneath { access, parent: parent.as_raw_fd() };
+    // SAFETY: the pointer is to a live value of the kernel's layout.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_add_rule,
+            ruleset.as_raw_fd(),
+            RULE_PATH_BENEATH,
+            &raw const rule,
+            0,
+        )
+    };
+    check(answer)
+}

@@ -1,0 +1,127 @@
+//! Namespaces, identity, capabilities and filters: what a process may still do, taken away.
+
+use std::ffi::CStr;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use seccompiler::BpfProgram;
+
+use super::{Failed, Step};
+use crate::plan::NetworkPlan;
+
+/// Capabilities that a kernel can know of.
+const CAPABILITIES_MAX: libc::c_ulong = 63;
+
+/// What the session's machine is called inside. A name that resolves without a network.
+const MACHINE_NAME: &[u8] = b"localhost";
+
+pub(super) fn make_namespaces(network: NetworkPlan) -> Result<(), Failed> {
+    let mut spaces = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP;
+    if network != NetworkPlan::Machine {
+        spaces |= libc::CLONE_NEWNET;
+    }
+    // SAFETY: no memory is passed; the caller has one thread.
+    check(unsafe { libc::unshare(spaces) }).map_err(Failed::at(Step::Unshare))
+}
+
+/// The process keeps its own user and group in the new namespace, and has no other.
+pub(super) fn map_identity(user: &str, group: &str) -> Result<(), Failed> {
+    let failed = Failed::at(Step::MapUser);
+    write_file(c"/proc/self/setgroups", b"deny").map_err(&failed)?;
+    write_file(c"/proc/self/uid_map", user.as_bytes()).map_err(&failed)?;
+    write_file(c"/proc/self/gid_map", group.as_bytes()).map_err(&failed)
+}
+
+/// Gives the machine a name of its own; only looks depend on it.
+pub(super) fn name_machine() {
+    // SAFETY: the pointer and the length are those of a constant.
+    unsafe { libc::sethostname(MACHINE_NAME.as_ptr().cast(), MACHINE_NAME.len()) };
+}
+
+/// No capability now, and none by running another program.
+pub(super) fn give_up() -> Result<(), Failed> {
+    let failed = Failed::at(Step::Rights);
+    // SAFETY: no memory is passed in any of these calls.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)).map_err(&failed)?;
+        for capability in 0..=CAPABILITIES_MAX {
+            // Refused past the last that the kernel knows, and to who never had any: then the
+            // check below decides.
+            libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
+        }
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECUREBITS, SECURE_BITS, 0, 0, 0);
+    }
+    let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
+    let nothing = [CapabilitySet::default(); 2];
+    // SAFETY: both pointers are to live values of the kernel's layout.
+    let set = unsafe { libc::syscall(libc::SYS_capset, &raw const header, nothing.as_ptr()) };
+    check(set).map_err(&failed)
+}
+
+/// Whether the calling process has no capability and cannot gain one.
+pub(super) fn has_none() -> bool {
+    let mut header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
+    let mut sets = [CapabilitySet { effective: 1, permitted: 1, inheritable: 1 }; 2];
+    // SAFETY: both pointers are to live values of the kernel's layout.
+    let got = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
+    // SAFETY: no memory is passed.
+    let no_new = unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) };
+    got == 0 && sets == [CapabilitySet::default(); 2] && no_new == 1
+}
+
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+/// User 0 is nobody special, setting ids changes no capability, nothing is kept or raised; and all
+/// of it is locked.
+const SECURE_BITS: libc::c_ulong = 0b1110_1111;
+
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct CapabilitySet {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Installs one filter. Filters do not slow down what they allow: speculation stays as it was.
+pub(super) fn install(filter: &BpfProgram) -> Result<(), Failed> {
+    const SET_MODE_FILTER: libc::c_ulong = 1;
+    const SPEC_ALLOW: libc::c_ulong = 1 << 2;
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).unwrap_or(u16::MAX),
+        filter: filter.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: the program points to a live slice of the kernel's layout, which it only reads.
+    let set = unsafe {
+        libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, SPEC_ALLOW, &raw const program)
+    };
+    check(set).map_err(Failed::at(Step::Seccomp))
+}
+
+pub(super) fn write_file(path: &CStr, bytes: &[u8]) -> Result<(), Errno> {
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, bytes)?;
+    Ok(())
+}
+
+/// The answer of a call: nothing, or the reason.
+pub(super) fn check(answer: impl Into<i64>) -> Result<(), Errno> {
+    if answer.into() < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+pub(super) fn last_errno() -> Errno {
+    // Reading errno allocates nothing.
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}

@@ -1,0 +1,337 @@
+//! From a policy to a plan: every step by which a process will be confined, and what each control
+//! amounts to here. Pure: what the machine and its files are like comes in as [`Machine`] and
+//! [`Place`], so the same input gives the same plan.
+
+mod canaries;
+mod controls;
+mod rules;
+mod view;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
+use windlass_protocol::policy::{Network, Policy};
+
+pub use self::canaries::thorough;
+pub(crate) use self::rules::rights;
+use crate::machine::{Machine, Support};
+use crate::survey::{Depth, Place};
+
+/// Where the egress proxy is reached inside a network namespace of the session's own.
+pub const PROXY_PORT: u16 = 3128;
+
+/// How one session's processes will be confined. Goes from the node to the keeper.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub isolation: Isolation,
+    pub network: NetworkPlan,
+    /// The mounts of the session's own view of the files, in order. Empty unless the level is full.
+    pub view: Vec<Mount>,
+    pub landlock: Option<Ruleset>,
+    pub sockets: Option<Sockets>,
+    pub rlimits: Vec<Rlimit>,
+    /// What is tried inside before the worker starts.
+    pub canaries: Vec<Canary>,
+    pub controls: Vec<ControlReport>,
+    pub required: Vec<Control>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkPlan {
+    /// The machine's own network.
+    Machine,
+    /// A namespace with nothing but a loopback device.
+    Own,
+    /// The same, with the proxy's listener in it.
+    Proxy,
+}
+
+/// One step towards the view.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "mount", rename_all = "snake_case")]
+pub enum Mount {
+    /// The machine's files as they are.
+    Machine { access: Access },
+    /// An empty directory as root; what can be read is bound into it.
+    Empty,
+    /// A part of the machine's files, at its own place.
+    Bind { path: PathBuf, kind: Kind, access: Access },
+    /// A fresh directory that ends with the session.
+    Private { path: PathBuf, bytes: Option<u64>, mode: u32 },
+    /// Nothing to see here.
+    Hide { path: PathBuf, kind: Kind },
+    /// An otherwise empty place for what is bound into a hidden directory.
+    Shell { path: PathBuf },
+    /// A link at the root of an otherwise empty view.
+    Link { path: PathBuf, target: PathBuf },
+    /// Harmless devices, terminals of its own, `/dev/shm`.
+    Devices { shm_bytes: Option<u64> },
+    /// The processes of the session's own pid namespace.
+    Processes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    Read,
+    Write,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Directory,
+    File,
+}
+
+/// A Landlock ruleset: what it rules over, and what it lets through below which path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ruleset {
+    pub files: u64,
+    pub network: u64,
+    pub scopes: u64,
+    pub rules: Vec<Rule>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    pub path: PathBuf,
+    pub access: u64,
+}
+
+/// Which sockets the code can make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sockets {
+    /// Pairs only, connected to each other: nothing outside can be named.
+    Pairs,
+    /// Unix and internet sockets. In a network namespace of its own they lead nowhere.
+    Local,
+    /// The same, and asking the kernel which interfaces there are.
+    Open,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rlimit {
+    pub resource: Resource,
+    pub most: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resource {
+    /// Writable memory of one process.
+    Data,
+    Processes,
+    OpenFiles,
+    FileSize,
+    CoreDump,
+}
+
+/// Something forbidden, tried inside the sandbox before the worker starts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Canary {
+    pub control: Control,
+    pub attempt: Attempt,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "try", rename_all = "snake_case")]
+pub enum Attempt {
+    /// Open a file for reading, or list a directory.
+    Read {
+        path: PathBuf,
+    },
+    /// Open a file for writing; nothing is written.
+    Write {
+        path: PathBuf,
+    },
+    /// Make a file in a directory.
+    Create {
+        directory: PathBuf,
+    },
+    /// Open a device.
+    Open {
+        path: PathBuf,
+    },
+    /// Find a route to an address outside (no packet is sent).
+    Route,
+    /// Talk to the kernel's network configuration.
+    Netlink,
+    /// Look for the process that started us.
+    SignalParent,
+    /// Have any capability, or the way to one.
+    Capability,
+    /// Make a user namespace.
+    UserNamespace,
+    Bpf,
+    Ptrace,
+    Keyring,
+    IoUring,
+    SharedMemory,
+    /// Any other call, with arguments that it refuses by itself too.
+    Call {
+        name: String,
+        number: i64,
+    },
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    #[error(
+        "the policy requires the control {control:?}, and it cannot be enforced here: {why}; {remedy}"
+    )]
+    NotEnforceable { control: String, why: String, remedy: String },
+    #[error("the isolation level {level} is not available here: {why}; {remedy}")]
+    LevelUnavailable { level: Isolation, why: String, remedy: String },
+}
+
+/// Plans how a session with `policy` in `place` is confined on `machine`.
+pub fn plan(policy: &Policy, machine: &Machine, place: &Place) -> Result<Plan, PlanError> {
+    let isolation = choose(policy, machine)?;
+    let mut plan = match isolation {
+        Isolation::Full => full(policy, machine, place),
+        Isolation::Landlock => landlock(policy, machine, place),
+        Isolation::None => unconfined(),
+    };
+    plan.controls = controls::report(policy, machine, place, isolation);
+    plan.required = policy.required.clone();
+    plan.canaries = canaries::choose(&plan, policy, place);
+    match plan.broken_promise() {
+        Some(error) => Err(error),
+        None => Ok(plan),
+    }
+}
+
+/// How much a survey for [`plan()`] must find out.
+pub fn depth(policy: &Policy, machine: &Machine) -> Depth {
+    match choose(policy, machine) {
+        Ok(Isolation::Landlock) => Depth::Rules,
+        Ok(Isolation::Full | Isolation::None) | Err(_) => Depth::View,
+    }
+}
+
+impl Plan {
+    /// The first control that is required and not enforced.
+    fn broken_promise(&self) -> Option<PlanError> {
+        let broken = |report: &&ControlReport| {
+            report.state == ControlState::NotEnforced && self.required.contains(&report.control)
+        };
+        self.controls.iter().find(broken).map(|report| PlanError::NotEnforceable {
+            control: report.control.to_string(),
+            why: report.mechanism.clone(),
+            remedy: report.remedy.clone().unwrap_or_else(|| NO_REMEDY.to_owned()),
+        })
+    }
+}
+
+const NO_REMEDY: &str = "do not require it, or use another machine";
+
+/// The level asked for, or the strongest there is; never none by itself.
+fn choose(policy: &Policy, machine: &Machine) -> Result<Isolation, PlanError> {
+    let available = |level| machine.level(level);
+    let unavailable = |level, support: &Support| match support {
+        Support::Yes => None,
+        Support::No { why, remedy } => {
+            Some(PlanError::LevelUnavailable { level, why: why.clone(), remedy: remedy.clone() })
+        }
+    };
+    match policy.isolation {
+        Some(level) => unavailable(level, &available(level)).map_or(Ok(level), Err),
+        None if available(Isolation::Full) == Support::Yes => Ok(Isolation::Full),
+        None => unavailable(Isolation::Landlock, &available(Isolation::Landlock))
+            .map_or(Ok(Isolation::Landlock), Err),
+    }
+}
+
+fn full(policy: &Policy, machine: &Machine, place: &Place) -> Plan {
+    let network = match policy.network {
+        Network::None => NetworkPlan::Own,
+        Network::Hosts(_) => NetworkPlan::Proxy,
+        Network::Open => NetworkPlan::Machine,
+    };
+    Plan {
+        isolation: Isolation::Full,
+        network,
+        view: view::build(policy, place),
+        landlock: rules::inside_view(policy, machine, place),
+        sockets: Some(match network {
+            NetworkPlan::Machine => Sockets::Open,
+            NetworkPlan::Own | NetworkPlan::Proxy => Sockets::Local,
+        }),
+        rlimits: rlimits(policy, ProcessLimit::OfNamespace),
+        canaries: Vec::new(),
+        controls: Vec::new(),
+        required: Vec::new(),
+    }
+}
+
+fn landlock(policy: &Policy, machine: &Machine, place: &Place) -> Plan {
+    Plan {
+        isolation: Isolation::Landlock,
+        network: NetworkPlan::Machine,
+        view: Vec::new(),
+        landlock: Some(rules::alone(policy, machine, place)),
+        sockets: Some(match policy.network {
+            Network::Open => Sockets::Open,
+            Network::None | Network::Hosts(_) => Sockets::Pairs,
+        }),
+        rlimits: rlimits(policy, ProcessLimit::BesidesOthers(place.user_processes)),
+        canaries: Vec::new(),
+        controls: Vec::new(),
+        required: Vec::new(),
+    }
+}
+
+fn unconfined() -> Plan {
+    Plan {
+        isolation: Isolation::None,
+        network: NetworkPlan::Machine,
+        view: Vec::new(),
+        landlock: None,
+        sockets: None,
+        rlimits: Vec::new(),
+        canaries: Vec::new(),
+        controls: Vec::new(),
+        required: Vec::new(),
+    }
+}
+
+/// Whose processes the kernel counts against the limit.
+enum ProcessLimit {
+    OfNamespace,
+    /// All of the user's, so many of which are others.
+    BesidesOthers(u64),
+}
+
+/// Processes of the session that are not the code's: its init, and the worker before it runs.
+const OWN_PROCESSES: u64 = 2;
+
+/// The kernel's own way to say that neither a file is written nor a program of the machine's started
+/// with a dump: 0 forbids the file only.
+const NO_CORE_DUMP: u64 = 1;
+
+fn rlimits(policy: &Policy, processes: ProcessLimit) -> Vec<Rlimit> {
+    let limits = &policy.limits;
+    let besides = match processes {
+        ProcessLimit::OfNamespace => OWN_PROCESSES,
+        ProcessLimit::BesidesOthers(others) => others + OWN_PROCESSES,
+    };
+    let wanted = [
+        (Resource::Data, limits.memory_bytes),
+        (Resource::Processes, limits.processes.map(|most| u64::from(most) + besides)),
+        (Resource::OpenFiles, limits.open_files.map(u64::from)),
+        (Resource::FileSize, limits.file_bytes),
+        (Resource::CoreDump, Some(NO_CORE_DUMP)),
+    ];
+    wanted
+        .into_iter()
+        .filter_map(|(resource, most)| Some(Rlimit { resource, most: most? }))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! Which forbidden things are tried inside before the worker starts: a few cheap ones for each
+//! control that is said to be enforced. A thorough plan tries many more, for whoever asks the machine
+//! and not for a session.
+
+use std::path::{Path, PathBuf};
+
+use windlass_protocol::confinement::{Control, ControlState, Isolation};
+use windlass_protocol::policy::{Network, Policy, WorkspaceAccess};
+
+use super::{Attempt, Canary, Kind, Plan};
+use crate::enter::canary::CANARIES_MAX;
+use crate::survey::Place;
+
+/// Hidden paths that are tried; the rest is mounted by the same steps.
+const HIDDEN_TRIED_MAX: usize = 4;
+
+pub(super) fn choose(plan: &Plan, policy: &Policy, place: &Place) -> Vec<Canary> {
+    if plan.isolation == Isolation::None {
+        return Vec::new();
+    }
+    let mut canaries = Vec::new();
+    let mut add = |control, attempt| canaries.push(Canary { control, attempt });
+    for path in tried_hidden(place) {
+        add(Control::Hidden, Attempt::Read { path });
+    }
+    if let Some(directory) = not_writable(policy, place) {
+        add(Control::Write, Attempt::Create { directory });
+    }
+    if let Some(path) = place.protected.keys().find(|path| path.ends_with(".git"))
+        && plan.isolation == Isolation::Full
+        && policy.workspace == WorkspaceAccess::Write
+    {
+        add(Control::Protected, Attempt::Create { directory: path.clone() });
+    }
+    if policy.network != Network::Open {
+        add(Control::Network, Attempt::Route);
+        add(Control::Network, Attempt::Netlink);
+    }
+    add(Control::Processes, Attempt::SignalParent);
+    add(Control::Ipc, Attempt::SharedMemory);
+    add(Control::Privileges, Attempt::Capability);
+    add(Control::Privileges, Attempt::UserNamespace);
+    add(Control::Syscalls, Attempt::Bpf);
+    add(Control::Syscalls, Attempt::Ptrace);
+    add(Control::Syscalls, Attempt::Keyring);
+    add(Control::Syscalls, Attempt::IoUring);
+    add(Control::Devices, Attempt::Open { path: "/dev/kmsg".into() });
+    canaries.retain(|canary| is_enforced(plan, canary.control));
+    canaries
+}
+
+/// The plan with many more canaries: every hidden path, every protected name, and more of the
+/// system, of its devices and of the kernel's calls.
+pub fn thorough(mut plan: Plan, policy: &Policy, place: &Place) -> Plan {
+    if plan.isolation == Isolation::None {
+        return plan;
+    }
+    let hidden = seen_hidden(place);
+    let hidden = hidden.into_iter().map(|path| (Control::Hidden, Attempt::Read { path }));
+    let protected = place.protected.iter().map(|(path, kind)| {
+        let attempt = match kind {
+            Kind::Directory => Attempt::Create { directory: path.clone() },
+            Kind::File => Attempt::Write { path: path.clone() },
+        };
+        (Control::Protected, attempt)
+    });
+    let around = place.workspace.parent().map(Path::to_owned);
+    let system = SYSTEM.iter().map(PathBuf::from).chain(around);
+    let system = system
+        .filter(|path| !is_writable(path, policy, place))
+        .map(|directory| (Control::Write, Attempt::Create { directory }));
+    let devices =
+        DEVICES.iter().map(|path| (Control::Devices, Attempt::Open { path: path.into() }));
+    let calls = CALLS.iter().map(|(number, name)| {
+        (Control::Syscalls, Attempt::Call { name: (*name).to_owned(), number: *number })
+    });
+    // What is hidden comes last: it may be long, and the machine's sockets are in it.
+    let more: Vec<Canary> = protected
+        .chain(system)
+        .chain(devices)
+        .chain(calls)
+        .chain(hidden)
+        .filter(|(control, _)| is_enforced(&plan, *control))
+        .map(|(control, attempt)| Canary { control, attempt })
+        .filter(|canary| !plan.canaries.contains(canary))
+        .collect();
+    // The cheap ones come first: they stand for every control.
+    plan.canaries.extend(more);
+    plan.canaries.truncate(CANARIES_MAX);
+    plan
+}
+
+/// Directories of the system in which a file could be made.
+const SYSTEM: [&str; 7] = ["/", "/etc", "/opt", "/srv", "/usr", "/usr/local", "/var"];
+
+/// Devices that reach into the machine.
+const DEVICES: [&str; 8] = [
+    "/dev/fuse",
+    "/dev/kvm",
+    "/dev/mem",
+    "/dev/port",
+    "/dev/sda",
+    "/dev/vda",
+    "/dev/net/tun",
+    "/dev/mapper/control",
+];
+
+/// Calls that do nothing by themselves when all their arguments are wrong.
+const CALLS: [(i64, &str); 18] = [
+    (libc::SYS_mount, "mount"),
+    (libc::SYS_umount2, "umount2"),
+    (libc::SYS_pivot_root, "pivot_root"),
+    (libc::SYS_chroot, "chroot"),
+    (libc::SYS_open_tree, "open_tree"),
+    (libc::SYS_move_mount, "move_mount"),
+    (libc::SYS_fsopen, "fsopen"),
+    (libc::SYS_setns, "setns"),
+    (libc::SYS_perf_event_open, "perf_event_open"),
+    (libc::SYS_finit_module, "finit_module"),
+    (libc::SYS_userfaultfd, "userfaultfd"),
+    (libc::SYS_open_by_handle_at, "open_by_handle_at"),
+    (libc::SYS_process_vm_readv, "process_vm_readv"),
+    (libc::SYS_pidfd_getfd, "pidfd_getfd"),
+    (libc::SYS_add_key, "add_key"),
+    (libc::SYS_io_uring_enter, "io_uring_enter"),
+    (libc::SYS_syslog, "syslog"),
+    (libc::SYS_clock_settime, "clock_settime"),
+];
+
+fn is_enforced(plan: &Plan, control: Control) -> bool {
+    let is = |state| state == ControlState::Enforced;
+    plan.controls.iter().any(|report| report.control == control && is(report.state))
+}
+
+/// A few hidden paths, spread over the list.
+fn tried_hidden(place: &Place) -> Vec<PathBuf> {
+    let paths = seen_hidden(place);
+    let step = paths.len().div_ceil(HIDDEN_TRIED_MAX).max(1);
+    paths.into_iter().step_by(step).collect()
+}
+
+/// Hidden paths in which nothing is shown that lies deeper: those others can be listed.
+fn seen_hidden(place: &Place) -> Vec<PathBuf> {
+    let shown = || {
+        let readable = place.needed.iter().chain(&place.readable);
+        readable.chain(&place.writable).chain([&place.workspace])
+    };
+    let holds = |path: &Path| shown().any(|inner| inner != path && inner.starts_with(path));
+    place.hidden.keys().filter(|path| !holds(path)).cloned().collect()
+}
+
+/// A directory of the system that must refuse a new file.
+fn not_writable(policy: &Policy, place: &Place) -> Option<PathBuf> {
+    let refused = |path: &PathBuf| !is_writable(path, policy, place);
+    ["/usr", "/etc", "/"].into_iter().map(PathBuf::from).find(refused)
+}
+
+fn is_writable(path: &Path, policy: &Policy, place: &Place) -> bool {
+    let private = ["/tmp", "/var/tmp", "/run"].iter().any(|own| path.starts_with(own));
+    private
+        || place.writable.iter().any(|root| path.starts_with(root))
+        || policy.workspace == WorkspaceAccess::Write && path.starts_with(&place.workspace)
+}

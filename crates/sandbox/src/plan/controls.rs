@@ -1,0 +1,170 @@
+//! What each control amounts to: by what it is enforced at a level, or why it is not and what would
+//! help.
+
+use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
+use windlass_protocol::policy::{Network, Policy, WorkspaceAccess};
+
+use crate::cgroup;
+use crate::machine::{Machine, Support};
+use crate::survey::Place;
+
+pub(super) fn report(
+    policy: &Policy,
+    machine: &Machine,
+    place: &Place,
+    isolation: Isolation,
+) -> Vec<ControlReport> {
+    let judge = Judge { policy, machine, place, isolation };
+    let of_limits = cgroup::controls(&machine.cgroups, machine.uid, &policy.limits, isolation);
+    Control::ALL
+        .into_iter()
+        .map(|control| {
+            let of_limits = of_limits.iter().find(|report| report.control == control);
+            match of_limits {
+                Some(report) => report.clone(),
+                None => judge.judge(control),
+            }
+        })
+        .collect()
+}
+
+struct Judge<'a> {
+    policy: &'a Policy,
+    machine: &'a Machine,
+    place: &'a Place,
+    isolation: Isolation,
+}
+
+impl Judge<'_> {
+    fn judge(&self, control: Control) -> ControlReport {
+        if !self.asked(control) {
+            return report_of(control, ControlState::NotAsked, "", None);
+        }
+        match self.isolation {
+            Isolation::None => self.unconfined(control),
+            Isolation::Full => self.full(control),
+            Isolation::Landlock => self.landlock(control),
+        }
+    }
+
+    fn asked(&self, control: Control) -> bool {
+        let limits = &self.policy.limits;
+        let everywhere = |paths: &[std::path::PathBuf]| {
+            paths.iter().any(|path| path == std::path::Path::new("/"))
+        };
+        match control {
+            Control::Read => !everywhere(&self.place.readable),
+            Control::Write => !everywhere(&self.place.writable),
+            Control::Hidden => !self.place.hidden.is_empty(),
+            Control::Protected => !self.place.protected.is_empty(),
+            Control::Network => self.policy.network != Network::Open,
+            Control::OpenFiles => limits.open_files.is_some(),
+            Control::FileSize => limits.file_bytes.is_some(),
+            Control::Disk => limits.disk_bytes.is_some(),
+            Control::WallTime => limits.wall_s.is_some(),
+            _ => true,
+        }
+    }
+
+    fn full(&self, control: Control) -> ControlReport {
+        let mechanism = match control {
+            Control::Read => "mount namespace: only these roots are in the view",
+            Control::Write if self.machine.landlock_abi > 0 => "read-only mounts, Landlock",
+            Control::Write => "read-only mounts",
+            Control::Hidden => "mount namespace: covered in the view",
+            Control::Protected => "read-only mounts",
+            Control::Network => match self.policy.network {
+                Network::Hosts(_) => "network namespace, the node's proxy as the only way out",
+                _ => "network namespace without a way out",
+            },
+            Control::Processes => "pid namespace, seccomp",
+            Control::Ipc => "ipc namespace, private /dev/shm",
+            Control::Privileges => "user namespace, no_new_privs, no capabilities, seccomp",
+            Control::Syscalls => "seccomp",
+            Control::Devices => "private /dev",
+            other => return everywhere(other),
+        };
+        enforced(control, mechanism)
+    }
+
+    fn landlock(&self, control: Control) -> ControlReport {
+        let abi = self.machine.landlock_abi;
+        let namespaces = || match &self.machine.namespaces {
+            Support::No { remedy, .. } => Some(remedy.clone()),
+            Support::Yes => Some("use the level full".to_owned()),
+        };
+        let missing = |why: &str| report_of(control, ControlState::NotEnforced, why, namespaces());
+        let mechanism = match control {
+            Control::Read | Control::Write | Control::Hidden if abi >= 3 => "Landlock",
+            Control::Read | Control::Hidden => "Landlock",
+            Control::Write => {
+                return missing("this kernel's Landlock cannot keep files from being truncated");
+            }
+            Control::Protected if !self.protected_in_writable() => "Landlock",
+            Control::Protected => {
+                return missing("Landlock cannot cut a name out of a directory that is writable");
+            }
+            Control::Network => match self.policy.network {
+                Network::Hosts(_) => {
+                    return missing("a list of hosts needs a network namespace");
+                }
+                _ => "seccomp: no socket can be made",
+            },
+            Control::Processes if abi >= 6 => "Landlock signal scope, seccomp, no /proc of others",
+            Control::Processes => {
+                return missing("this kernel's Landlock cannot keep signals in");
+            }
+            Control::Ipc => "seccomp, no /dev/shm",
+            Control::Privileges => "no_new_privs, no capabilities, seccomp",
+            Control::Syscalls => "seccomp",
+            Control::Devices => "Landlock",
+            other => return everywhere(other),
+        };
+        enforced(control, mechanism)
+    }
+
+    /// Whether a protected path lies where the session writes.
+    fn protected_in_writable(&self) -> bool {
+        let workspace =
+            (self.policy.workspace == WorkspaceAccess::Write).then_some(&self.place.workspace);
+        let roots = || self.place.writable.iter().chain(workspace);
+        self.place.protected.keys().any(|path| roots().any(|root| path.starts_with(root)))
+    }
+
+    fn unconfined(&self, control: Control) -> ControlReport {
+        match control {
+            Control::Environment | Control::WallTime | Control::Disk => everywhere(control),
+            _ => {
+                let remedy = "do not ask for the level none".to_owned();
+                let why = "the level none was asked for";
+                report_of(control, ControlState::NotEnforced, why, Some(remedy))
+            }
+        }
+    }
+}
+
+/// Controls that do not depend on the level.
+fn everywhere(control: Control) -> ControlReport {
+    let mechanism = match control {
+        Control::Environment => "the node's allow-list",
+        Control::OpenFiles => "RLIMIT_NOFILE",
+        Control::FileSize => "RLIMIT_FSIZE",
+        Control::Disk => "the keeper's watch",
+        Control::WallTime => "the node's clock",
+        _ => "",
+    };
+    enforced(control, mechanism)
+}
+
+fn enforced(control: Control, mechanism: &str) -> ControlReport {
+    report_of(control, ControlState::Enforced, mechanism, None)
+}
+
+fn report_of(
+    control: Control,
+    state: ControlState,
+    mechanism: &str,
+    remedy: Option<String>,
+) -> ControlReport {
+    ControlReport { control, state, mechanism: mechanism.to_owned(), tested: false, remedy }
+}

@@ -1,0 +1,155 @@
+//! Landlock rulesets. Inside a view of its own a session needs few rules, as a second wall. Without
+//! one, rules are all there is: what is hidden is cut out of what is readable by naming everything
+//! around it, since Landlock can only allow.
+
+use std::path::{Path, PathBuf};
+
+use windlass_protocol::policy::{Network, Policy, WorkspaceAccess};
+
+use super::{Rule, Ruleset};
+use crate::machine::Machine;
+use crate::survey::Place;
+
+/// Rights over files, as the kernel numbers them, with the version that brought each.
+pub(crate) mod rights {
+    pub const EXECUTE: u64 = 1 << 0;
+    pub const WRITE_FILE: u64 = 1 << 1;
+    pub const READ_FILE: u64 = 1 << 2;
+    pub const READ_DIR: u64 = 1 << 3;
+    /// Removing and making directories, files, devices, sockets, pipes and links: bits 4 to 12.
+    pub const CHANGE_TREE: u64 = 0b1_1111_1111 << 4;
+    /// Version 2: renaming and linking between directories.
+    pub const REFER: u64 = 1 << 13;
+    /// Version 3.
+    pub const TRUNCATE: u64 = 1 << 14;
+    /// Version 5: asking devices for more than reading and writing.
+    pub const IOCTL_DEV: u64 = 1 << 15;
+
+    /// Version 4: TCP.
+    pub const BIND_TCP: u64 = 1 << 0;
+    pub const CONNECT_TCP: u64 = 1 << 1;
+
+    /// Version 6: what lies outside of the ruleset's own processes.
+    pub const SCOPE_ABSTRACT_UNIX: u64 = 1 << 0;
+    pub const SCOPE_SIGNAL: u64 = 1 << 1;
+
+    pub const READ: u64 = EXECUTE | READ_FILE | READ_DIR;
+    pub const CHANGE: u64 = WRITE_FILE | CHANGE_TREE | REFER | TRUNCATE;
+    /// What makes sense on a file that is no directory.
+    pub const OF_FILE: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV;
+}
+
+/// The rights over files that a kernel's Landlock version knows.
+fn known_files(abi: u32) -> u64 {
+    let first = rights::READ | rights::WRITE_FILE | rights::CHANGE_TREE;
+    [(2, rights::REFER), (3, rights::TRUNCATE), (5, rights::IOCTL_DEV)]
+        .into_iter()
+        .filter(|(since, _)| abi >= *since)
+        .fold(first, |known, (_, right)| known | right)
+}
+
+fn known_scopes(abi: u32) -> u64 {
+    if abi >= 6 { rights::SCOPE_ABSTRACT_UNIX | rights::SCOPE_SIGNAL } else { 0 }
+}
+
+/// The second wall inside a view: writing only where the policy says so.
+pub(super) fn inside_view(policy: &Policy, machine: &Machine, place: &Place) -> Option<Ruleset> {
+    if machine.landlock_abi == 0 {
+        return None;
+    }
+    let everywhere = place.writable.iter().any(|path| path == Path::new("/"));
+    let files = if everywhere { 0 } else { rights::CHANGE & known_files(machine.landlock_abi) };
+    let mut rules = Vec::new();
+    if !everywhere {
+        let change = |path: &Path| Rule { path: path.to_owned(), access: files };
+        rules.extend(["/tmp", "/var/tmp", "/run", "/dev/shm"].map(|path| change(Path::new(path))));
+        // Devices and a process's own knobs are written to, and nothing is made there.
+        let write = files & rights::WRITE_FILE;
+        rules.extend(["/dev", "/proc"].map(|path| Rule { path: path.into(), access: write }));
+        rules.extend(written(policy, place).map(|path| change(path)));
+    }
+    let scopes = known_scopes(machine.landlock_abi);
+    (files | scopes != 0).then_some(Ruleset { files, network: 0, scopes, rules })
+}
+
+/// The only wall: reading, writing, TCP and signals.
+pub(super) fn alone(policy: &Policy, machine: &Machine, place: &Place) -> Ruleset {
+    let abi = machine.landlock_abi;
+    let files = known_files(abi);
+    let network = match policy.network {
+        Network::Open => 0,
+        Network::None | Network::Hosts(_) if abi >= 4 => rights::BIND_TCP | rights::CONNECT_TCP,
+        Network::None | Network::Hosts(_) => 0,
+    };
+    let mut rules = Vec::new();
+    let carve = |roots: &mut dyn Iterator<Item = &PathBuf>, access, rules: &mut Vec<Rule>| {
+        for root in roots {
+            carve_out(root, place, access & files, rules);
+        }
+    };
+    let device = rights::READ_FILE | rights::WRITE_FILE | rights::IOCTL_DEV;
+    for name in ["null", "zero", "full", "random", "urandom", "tty"] {
+        rules.push(Rule { path: Path::new("/dev").join(name), access: device & files });
+    }
+    for name in KERNEL_FILES {
+        rules.push(Rule { path: name.into(), access: rights::READ_FILE | rights::READ_DIR });
+    }
+    carve(&mut place.readable.iter(), rights::READ, &mut rules);
+    rules.extend(place.needed.iter().map(|path| Rule { path: path.clone(), access: rights::READ }));
+    // A writable root is open as a whole: names in it cannot be cut out without forbidding to make
+    // new ones. What is hidden in it can, by not opening the root itself.
+    let all = rights::READ | rights::CHANGE | rights::IOCTL_DEV;
+    carve(&mut written(policy, place), all, &mut rules);
+    if policy.workspace == WorkspaceAccess::Read {
+        carve(&mut std::iter::once(&place.workspace), rights::READ, &mut rules);
+    }
+    rules.extend(place.tmp.iter().map(|path| Rule { path: path.clone(), access: all & files }));
+    Ruleset { files, network, scopes: known_scopes(abi), rules }
+}
+
+/// What programs ask the kernel about the machine. `/proc` as a whole stays closed: it shows the
+/// processes of others.
+const KERNEL_FILES: [&str; 9] = [
+    // Not the link but what it stands for.
+    "/proc/self/.",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/version",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/uptime",
+    "/proc/sys/kernel/ngroups_max",
+];
+
+fn written<'a>(policy: &Policy, place: &'a Place) -> impl Iterator<Item = &'a PathBuf> {
+    let workspace = (policy.workspace == WorkspaceAccess::Write).then_some(&place.workspace);
+    place.writable.iter().chain(workspace)
+}
+
+/// Places that are never opened as a whole, whatever the policy says is readable.
+const NEVER: [&str; 2] = ["/proc", "/dev"];
+
+/// Allows `root` without what is hidden in it: the root itself if nothing is, else everything in it
+/// one by one, and so on down.
+fn carve_out(root: &Path, place: &Place, access: u64, rules: &mut Vec<Rule>) {
+    let closed = || {
+        let listed = place.hidden.keys().chain(place.system.keys()).map(PathBuf::as_path);
+        listed.chain(NEVER.iter().map(Path::new))
+    };
+    let is_hidden = |path: &Path| closed().any(|hidden| hidden == path);
+    let holds_hidden = |path: &Path| closed().any(|hidden| hidden.starts_with(path));
+    let mut waiting = vec![root.to_owned()];
+    while let Some(path) = waiting.pop() {
+        if is_hidden(&path) && path != root {
+            continue;
+        }
+        if !holds_hidden(&path) || path == root && is_hidden(&path) {
+            rules.push(Rule { path, access });
+            continue;
+        }
+        // What nobody looked into stays closed.
+        let entries = place.siblings.get(&path).into_iter().flatten();
+        waiting.extend(entries.rev().cloned());
+    }
+}

@@ -1,0 +1,420 @@
+//! Policies on machines, and the plans they give: one line per mount or rule, one per control that
+//! is not simply enforced.
+
+use std::path::PathBuf;
+
+use expect_test::{Expect, expect};
+use windlass_protocol::confinement::ControlState;
+use windlass_protocol::policy::PolicyRequest;
+
+use super::*;
+use crate::cgroup::CgroupSupport;
+use crate::survey::Entry;
+
+fn machine() -> Machine {
+    Machine {
+        kernel: "6.0".to_owned(),
+        uid: 1000,
+        namespaces: Support::Yes,
+        landlock_abi: 7,
+        seccomp: Support::Yes,
+        cgroups: CgroupSupport::None { reason: "none".to_owned(), remedy: "some".to_owned() },
+    }
+}
+
+fn no_namespaces(landlock_abi: u32) -> Machine {
+    let why = "cannot make namespaces".to_owned();
+    let namespaces = Support::No { why, remedy: "allow them".to_owned() };
+    Machine { namespaces, landlock_abi, ..machine() }
+}
+
+/// A home with a key and a workspace in it, on a machine with the usual directories.
+fn place(policy: &Policy) -> Place {
+    let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
+    let entries = |dir: &str, names: &[&str]| {
+        let dir = PathBuf::from(dir);
+        let entries = names.iter().map(|name| dir.join(name)).collect();
+        (dir, entries)
+    };
+    let kinds = |list: &[(&str, Kind)]| {
+        list.iter().map(|(path, kind)| (PathBuf::from(path), *kind)).collect()
+    };
+    Place {
+        workspace: PathBuf::from("/home/u/work"),
+        needed: paths(&["/home/u/.state/workers", "/usr"]),
+        readable: paths(&policy.readable.iter().map(String::as_str).collect::<Vec<_>>()),
+        writable: paths(&policy.writable.iter().map(String::as_str).collect::<Vec<_>>()),
+        hidden: kinds(&[
+            ("/home/u/.ssh", Kind::Directory),
+            ("/home/u/.netrc", Kind::File),
+            ("/home/u/.state", Kind::Directory),
+            ("/tmp/agent.sock", Kind::File),
+        ]),
+        protected: kinds(&[("/home/u/work/.git", Kind::Directory)]),
+        system: kinds(&[
+            ("/tmp", Kind::Directory),
+            ("/run", Kind::Directory),
+            ("/sys/fs/cgroup", Kind::Directory),
+        ]),
+        siblings: [
+            entries("/", &["home", "tmp", "run", "sys", "usr", "etc", "proc", "dev"]),
+            entries("/home", &["u", "v"]),
+            entries("/home/u", &[".ssh", ".netrc", ".state", "work", "notes"]),
+            entries("/home/u/.state", &["workers", "journal"]),
+            entries("/sys", &["fs", "class"]),
+            entries("/sys/fs", &["cgroup", "ext4"]),
+        ]
+        .into_iter()
+        .collect(),
+        ..Place::default()
+    }
+}
+
+fn check(request: &str, machine: &Machine, expected: &Expect) {
+    let request: PolicyRequest = serde_json::from_str(request).expect("a request");
+    let policy = request.resolve().expect("a policy");
+    let shown = match plan(&policy, machine, &place(&policy)) {
+        Ok(plan) => show(&plan),
+        Err(error) => format!("refused: {error}\n"),
+    };
+    expected.assert_eq(&shown);
+}
+
+fn show(plan: &Plan) -> String {
+    let mut lines =
+        vec![format!("{} network {:?} sockets {:?}", plan.isolation, plan.network, plan.sockets)];
+    lines.extend(plan.view.iter().map(|mount| match mount {
+        Mount::Machine { access } => format!("machine {access:?}"),
+        Mount::Bind { path, access, .. } => format!("bind {} {access:?}", path.display()),
+        Mount::Private { path, bytes, .. } => format!("private {} {bytes:?}", path.display()),
+        Mount::Hide { path, .. } => format!("hide {}", path.display()),
+        Mount::Shell { path } => format!("shell {}", path.display()),
+        other => format!("{other:?}"),
+    }));
+    if let Some(ruleset) = &plan.landlock {
+        lines.push(format!(
+            "landlock files {:x} network {:x} scopes {:x}",
+            ruleset.files, ruleset.network, ruleset.scopes
+        ));
+        if plan.isolation == Isolation::Landlock {
+            let rule = |rule: &Rule| format!("allow {:x} {}", rule.access, rule.path.display());
+            lines.extend(ruleset.rules.iter().map(rule));
+        }
+    }
+    let open = plan.controls.iter().filter(|report| report.state == ControlState::NotEnforced);
+    lines.extend(
+        open.map(|report| format!("not enforced: {}: {}", report.control, report.mechanism)),
+    );
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn the_default_reads_the_system_and_writes_the_workspace() {
+    check(
+        "{}",
+        &machine(),
+        &expect![[r#"
+        full network Own sockets Some(Local)
+        machine Read
+        private /run Some(67108864)
+        private /tmp Some(1073741824)
+        hide /home/u/.netrc
+        hide /home/u/.ssh
+        shell /home/u/.state
+        bind /home/u/work Write
+        hide /sys/fs/cgroup
+        bind /home/u/.state/workers Read
+        bind /home/u/work/.git Read
+        Processes
+        Devices { shm_bytes: Some(1073741824) }
+        landlock files 7ff2 network 0 scopes 3
+    "#]],
+    );
+}
+
+#[test]
+fn read_only_writes_nothing_but_private_places() {
+    check(
+        r#"{"preset": "read-only"}"#,
+        &machine(),
+        &expect![[r#"
+        full network Own sockets Some(Local)
+        machine Read
+        private /run Some(67108864)
+        private /tmp Some(1073741824)
+        hide /home/u/.netrc
+        hide /home/u/.ssh
+        shell /home/u/.state
+        hide /sys/fs/cgroup
+        bind /home/u/.state/workers Read
+        Processes
+        Devices { shm_bytes: Some(1073741824) }
+        landlock files 7ff2 network 0 scopes 3
+    "#]],
+    );
+}
+
+#[test]
+fn open_writes_everything_that_is_not_hidden() {
+    check(
+        r#"{"preset": "open"}"#,
+        &machine(),
+        &expect![[r#"
+        full network Machine sockets Some(Open)
+        machine Write
+        private /run Some(67108864)
+        private /tmp Some(1073741824)
+        hide /home/u/.netrc
+        hide /home/u/.ssh
+        shell /home/u/.state
+        bind /home/u/work Write
+        hide /sys/fs/cgroup
+        bind /home/u/.state/workers Read
+        bind /home/u/work/.git Read
+        Processes
+        Devices { shm_bytes: Some(1073741824) }
+        landlock files 0 network 0 scopes 3
+    "#]],
+    );
+}
+
+#[test]
+fn a_home_is_put_together_from_what_is_not_hidden() {
+    let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    let entries = [
+        (".ssh", Entry::Real(Kind::Directory)),
+        ("notes", Entry::Real(Kind::Directory)),
+        ("todo", Entry::Real(Kind::File)),
+        ("link", Entry::Link("notes".into())),
+        ("work", Entry::Real(Kind::Directory)),
+    ];
+    let home = PathBuf::from("/home/u");
+    let entries = entries.map(|(name, entry)| (home.join(name), entry)).into();
+    let place = Place { opened: [(home, entries)].into(), ..place(&policy) };
+    let shown = show(&plan(&policy, &machine(), &place).expect("a plan"));
+    expect![[r#"
+        full network Own sockets Some(Local)
+        machine Read
+        private /run Some(67108864)
+        private /tmp Some(1073741824)
+        shell /home/u
+        bind /home/u/notes Read
+        bind /home/u/todo Read
+        bind /home/u/work Write
+        hide /sys/fs/cgroup
+        bind /home/u/.state/workers Read
+        bind /home/u/work/.git Read
+        Link { path: "/home/u/link", target: "notes" }
+        Processes
+        Devices { shm_bytes: Some(1073741824) }
+        landlock files 7ff2 network 0 scopes 3
+    "#]]
+    .assert_eq(&shown);
+}
+
+#[test]
+fn readable_roots_are_bound_into_an_empty_view() {
+    check(
+        r#"{"readable": ["/usr"]}"#,
+        &machine(),
+        &expect![[r#"
+        full network Own sockets Some(Local)
+        Empty
+        private /run Some(67108864)
+        private /tmp Some(1073741824)
+        bind /usr Read
+        bind /home/u/work Write
+        bind /home/u/.state/workers Read
+        bind /home/u/work/.git Read
+        Processes
+        Devices { shm_bytes: Some(1073741824) }
+        landlock files 7ff2 network 0 scopes 3
+    "#]],
+    );
+}
+
+#[test]
+fn hosts_are_reached_through_a_listener_of_its_own() {
+    check(
+        r#"{"network": {"hosts": ["a.org"]}}"#,
+        &machine(),
+        &expect![[r#"
+        full network Proxy sockets Some(Local)
+        machine Read
+        private /run Some(67108864)
+        private /tmp Some(1073741824)
+        hide /home/u/.netrc
+        hide /home/u/.ssh
+        shell /home/u/.state
+        bind /home/u/work Write
+        hide /sys/fs/cgroup
+        bind /home/u/.state/workers Read
+        bind /home/u/work/.git Read
+        Processes
+        Devices { shm_bytes: Some(1073741824) }
+        landlock files 7ff2 network 0 scopes 3
+    "#]],
+    );
+}
+
+#[test]
+fn without_namespaces_rules_cut_hidden_paths_out() {
+    check(
+        "{}",
+        &no_namespaces(7),
+        &expect![[r#"
+        landlock network Machine sockets Some(Pairs)
+        landlock files ffff network 3 scopes 3
+        allow 8006 /dev/null
+        allow 8006 /dev/zero
+        allow 8006 /dev/full
+        allow 8006 /dev/random
+        allow 8006 /dev/urandom
+        allow 8006 /dev/tty
+        allow c /proc/self/.
+        allow c /proc/cpuinfo
+        allow c /proc/meminfo
+        allow c /proc/stat
+        allow c /proc/version
+        allow c /proc/filesystems
+        allow c /proc/loadavg
+        allow c /proc/uptime
+        allow c /proc/sys/kernel/ngroups_max
+        allow d /etc
+        allow d /home/u/notes
+        allow d /home/u/work
+        allow d /home/v
+        allow d /sys/class
+        allow d /sys/fs/ext4
+        allow d /usr
+        allow d /home/u/.state/workers
+        allow d /usr
+        allow ffff /home/u/work
+        not enforced: protected: Landlock cannot cut a name out of a directory that is writable
+    "#]],
+    );
+}
+
+#[test]
+fn what_an_old_landlock_cannot_do_is_said_or_refused() {
+    check(
+        "{}",
+        &no_namespaces(4),
+        &expect![[r#"
+        landlock network Machine sockets Some(Pairs)
+        landlock files 7fff network 3 scopes 0
+        allow 6 /dev/null
+        allow 6 /dev/zero
+        allow 6 /dev/full
+        allow 6 /dev/random
+        allow 6 /dev/urandom
+        allow 6 /dev/tty
+        allow c /proc/self/.
+        allow c /proc/cpuinfo
+        allow c /proc/meminfo
+        allow c /proc/stat
+        allow c /proc/version
+        allow c /proc/filesystems
+        allow c /proc/loadavg
+        allow c /proc/uptime
+        allow c /proc/sys/kernel/ngroups_max
+        allow d /etc
+        allow d /home/u/notes
+        allow d /home/u/work
+        allow d /home/v
+        allow d /sys/class
+        allow d /sys/fs/ext4
+        allow d /usr
+        allow d /home/u/.state/workers
+        allow d /usr
+        allow 7fff /home/u/work
+        not enforced: protected: Landlock cannot cut a name out of a directory that is writable
+        not enforced: processes: this kernel's Landlock cannot keep signals in
+    "#]],
+    );
+    check(
+        "{}",
+        &no_namespaces(2),
+        &expect![[r#"
+        refused: the policy requires the control "write", and it cannot be enforced here: this kernel's Landlock cannot keep files from being truncated; allow them
+    "#]],
+    );
+    check(
+        "{}",
+        &no_namespaces(0),
+        &expect![[r#"
+        refused: the isolation level landlock is not available here: this kernel has no Landlock; boot a kernel of 5.13 or newer with landlock in its lsm= list
+    "#]],
+    );
+}
+
+#[test]
+fn what_cannot_be_enforced_and_is_required_stops_the_session() {
+    let bare = no_namespaces(7);
+    check(
+        r#"{"isolation": "full"}"#,
+        &bare,
+        &expect![[r#"
+        refused: the isolation level full is not available here: cannot make namespaces; allow them
+    "#]],
+    );
+    check(
+        r#"{"network": {"hosts": ["a.org"]}}"#,
+        &bare,
+        &expect![[r#"
+        refused: the policy requires the control "network", and it cannot be enforced here: a list of hosts needs a network namespace; allow them
+    "#]],
+    );
+    check(
+        r#"{"required": ["protected"]}"#,
+        &bare,
+        &expect![[r#"
+        refused: the policy requires the control "protected", and it cannot be enforced here: Landlock cannot cut a name out of a directory that is writable; allow them
+    "#]],
+    );
+}
+
+#[test]
+fn none_is_for_who_asks_for_it() {
+    check(
+        r#"{"isolation": "none"}"#,
+        &no_namespaces(0),
+        &expect![[r#"
+        none network Machine sockets None
+        not enforced: write: the level none was asked for
+        not enforced: hidden: the level none was asked for
+        not enforced: protected: the level none was asked for
+        not enforced: network: the level none was asked for
+        not enforced: processes: the level none was asked for
+        not enforced: ipc: the level none was asked for
+        not enforced: privileges: the level none was asked for
+        not enforced: syscalls: the level none was asked for
+        not enforced: devices: the level none was asked for
+        not enforced: process_count: the keeper ends a session that has more, and nothing refuses the process itself; none
+        not enforced: open_files: the level none was asked for
+        not enforced: file_size: the level none was asked for
+    "#]],
+    );
+}
+
+#[test]
+fn a_thorough_plan_tries_whatever_is_hidden_or_protected_and_nothing_twice() {
+    let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    let place = place(&policy);
+    let usual = plan(&policy, &machine(), &place).expect("a plan");
+    let plan = thorough(usual.clone(), &policy, &place);
+    assert_eq!(plan.canaries[..usual.canaries.len()], usual.canaries, "the usual come first");
+    let tries = |attempt: &Attempt| plan.canaries.iter().any(|one| one.attempt == *attempt);
+    for path in place.hidden.keys() {
+        // What the worker needs lies in it: it can be listed.
+        let holds = place.needed.iter().any(|needed| needed.starts_with(path));
+        let attempt = Attempt::Read { path: path.clone() };
+        assert_eq!(tries(&attempt), !holds, "{path:?}");
+    }
+    for path in place.protected.keys() {
+        assert!(tries(&Attempt::Create { directory: path.clone() }), "{path:?} is not tried");
+    }
+    for (place, canary) in plan.canaries.iter().enumerate() {
+        assert!(!plan.canaries[..place].contains(canary), "{canary:?} is tried twice");
+    }
+}

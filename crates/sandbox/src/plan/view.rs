@@ -1,0 +1,182 @@
+//! The view of the files at level `full`: what is bound, what is private, what is hidden, in the
+//! order in which it must be mounted. What lies deeper is mounted later, and so wins.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use windlass_protocol::policy::{Limits, Policy, WorkspaceAccess};
+
+use super::{Access, Kind, Mount};
+use crate::survey::{Entry, Place};
+
+/// What `/var/tmp` and `/run` may hold.
+const SMALL_BYTES: u64 = 64 << 20;
+
+pub(super) fn build(policy: &Policy, place: &Place) -> Vec<Mount> {
+    let whole = place.readable.iter().any(|path| path == Path::new("/"));
+    let all_writable = place.writable.iter().any(|path| path == Path::new("/"));
+    let first = match (whole, all_writable) {
+        (true, false) => Mount::Machine { access: Access::Read },
+        (true, true) => Mount::Machine { access: Access::Write },
+        (false, _) => Mount::Empty,
+    };
+    let mut view = View { mounts: BTreeMap::new(), whole };
+    let exposed = exposed(policy, place);
+    for layer in layers(policy, place, &exposed) {
+        view.add(layer);
+    }
+    let mut mounts: Vec<(PathBuf, Mount)> = view.mounts.into_iter().collect();
+    mounts.sort_by_key(|(path, _)| path.components().count());
+    let shm_bytes = policy.limits.tmp_bytes;
+    let links = links(place, whole);
+    std::iter::once(first)
+        .chain(mounts.into_iter().map(|(_, mount)| mount))
+        .chain(links)
+        .chain([Mount::Processes, Mount::Devices { shm_bytes }])
+        .collect()
+}
+
+struct View {
+    mounts: BTreeMap<PathBuf, Mount>,
+    whole: bool,
+}
+
+impl View {
+    /// Takes a mount in, unless the view is so already without it.
+    fn add(&mut self, mount: Mount) {
+        let path = match &mount {
+            Mount::Bind { path, .. }
+            | Mount::Private { path, .. }
+            | Mount::Hide { path, .. }
+            | Mount::Shell { path } => path.clone(),
+            Mount::Machine { .. }
+            | Mount::Empty
+            | Mount::Link { .. }
+            | Mount::Devices { .. }
+            | Mount::Processes => return,
+        };
+        let needed = match &mount {
+            Mount::Hide { .. } | Mount::Shell { .. } => self.visible(&path),
+            Mount::Bind { access: Access::Read, .. } => {
+                !self.visible(&path) || self.writable(&path)
+            }
+            _ => true,
+        };
+        if needed {
+            self.mounts.insert(path, mount);
+        }
+    }
+
+    /// The mount that decides about a path: the deepest at or above it.
+    fn decides(&self, path: &Path) -> Option<&Mount> {
+        path.ancestors().find_map(|above| self.mounts.get(above))
+    }
+
+    fn visible(&self, path: &Path) -> bool {
+        match self.decides(path) {
+            None => self.whole,
+            Some(mount) => matches!(mount, Mount::Bind { .. }),
+        }
+    }
+
+    fn writable(&self, path: &Path) -> bool {
+        matches!(self.decides(path), Some(Mount::Bind { access: Access::Write, .. }))
+    }
+}
+
+/// Directories of the user's home that are not bound but put together from what is in them now, so
+/// that what comes later is not seen: none that the session can write to.
+fn put_together(place: &Place) -> impl Iterator<Item = (&PathBuf, &BTreeMap<PathBuf, Entry>)> {
+    let live = |directory: &Path| {
+        let writable = place.writable.iter().chain([&place.workspace]);
+        // What is private is nobody's home inside.
+        writable.chain(place.system.keys()).any(|root| directory.starts_with(root))
+    };
+    place.opened.iter().filter(move |(directory, _)| !live(directory))
+}
+
+fn links(place: &Place, whole: bool) -> Vec<Mount> {
+    let at_root = place.links.iter().filter(|_| !whole);
+    let in_home = put_together(place).flat_map(|(_, entries)| entries).filter_map(
+        |(path, entry)| match entry {
+            Entry::Link(target) => Some((path, target)),
+            Entry::Real(_) => None,
+        },
+    );
+    let link = |(path, target): (&PathBuf, &PathBuf)| Mount::Link {
+        path: path.clone(),
+        target: target.clone(),
+    };
+    at_root.chain(in_home.filter(|_| whole)).map(link).collect()
+}
+
+/// What must be seen wherever it lies, and how.
+fn exposed(policy: &Policy, place: &Place) -> Vec<(PathBuf, Access)> {
+    let workspace = match policy.workspace {
+        WorkspaceAccess::Read => Access::Read,
+        WorkspaceAccess::Write => Access::Write,
+    };
+    let reading = |path: &PathBuf| (path.clone(), Access::Read);
+    let root = Path::new("/");
+    let readable = place.readable.iter().filter(|path| *path != root).map(reading);
+    let writable = place.writable.iter().filter(|path| *path != root);
+    readable
+        .chain(place.needed.iter().map(reading))
+        .chain(writable.map(|path| (path.clone(), Access::Write)))
+        .chain([(place.workspace.clone(), workspace)])
+        .collect()
+}
+
+/// Every mount that may be wanted, parents before what is in them; at one path the last wins.
+fn layers(policy: &Policy, place: &Place, exposed: &[(PathBuf, Access)]) -> Vec<Mount> {
+    let private = private(&policy.limits, place);
+    let system = place.system.iter().filter(|(path, _)| path.starts_with("/sys"));
+    let hidden = place.hidden.iter().chain(system).map(|(path, kind)| {
+        let holds = exposed.iter().any(|(inner, _)| inner != path && inner.starts_with(path));
+        match (kind, holds) {
+            (Kind::Directory, true) => Mount::Shell { path: path.clone() },
+            _ => Mount::Hide { path: path.clone(), kind: *kind },
+        }
+    });
+    let bound = exposed.iter().map(|(path, access)| Mount::Bind {
+        path: path.clone(),
+        kind: Kind::Directory,
+        access: *access,
+    });
+    let protected = place.protected.iter().map(|(path, kind)| Mount::Bind {
+        path: path.clone(),
+        kind: *kind,
+        access: Access::Read,
+    });
+    let whole = place.readable.iter().any(|path| path == Path::new("/"));
+    let opened = put_together(place).filter(|_| whole).flat_map(|(directory, entries)| {
+        let shell = Mount::Shell { path: directory.clone() };
+        let seen = entries.iter().filter_map(|(path, entry)| match entry {
+            Entry::Real(kind) if !place.hidden.contains_key(path) => {
+                Some(Mount::Bind { path: path.clone(), kind: *kind, access: Access::Read })
+            }
+            Entry::Real(_) | Entry::Link(_) => None,
+        });
+        std::iter::once(shell).chain(seen).collect::<Vec<_>>()
+    });
+    let mut layers: Vec<Mount> =
+        private.into_iter().chain(hidden).chain(opened).chain(bound).chain(protected).collect();
+    // Stable: what comes later in the list stays later at its depth.
+    layers.sort_by_key(|mount| match mount {
+        Mount::Bind { path, .. }
+        | Mount::Private { path, .. }
+        | Mount::Hide { path, .. }
+        | Mount::Shell { path } => path.components().count(),
+        _ => 0,
+    });
+    layers
+}
+
+fn private(limits: &Limits, place: &Place) -> Vec<Mount> {
+    let small = Some(SMALL_BYTES.min(limits.tmp_bytes.unwrap_or(SMALL_BYTES)));
+    [("/tmp", limits.tmp_bytes, 0o1777), ("/var/tmp", small, 0o1777), ("/run", small, 0o755)]
+        .into_iter()
+        .filter(|(path, ..)| place.system.contains_key(Path::new(path)) || *path == "/tmp")
+        .map(|(path, bytes, mode)| Mount::Private { path: path.into(), bytes, mode })
+        .collect()
+}

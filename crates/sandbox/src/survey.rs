@@ -1,0 +1,300 @@
+//! What the files around one session are like: gathered before planning, so that planning itself
+//! touches nothing. All paths come out absolute and free of symbolic links.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use windlass_protocol::policy::{Network, Policy};
+
+use crate::plan::Kind;
+
+/// Entries that are looked at beside one hidden path; a directory with more is not readable around
+/// it (level `landlock` only).
+const SIBLINGS_MAX: usize = 4096;
+
+/// Entries of a home that are bound into a view one by one. In a home with more, hidden paths are
+/// covered where they are.
+const OPENED_MAX: usize = 512;
+
+/// Sockets of the machine that are hidden one by one.
+const SOCKETS_MAX: usize = 1024;
+
+/// What a survey is asked about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Site {
+    pub workspace: PathBuf,
+    /// What the worker needs to read wherever it lies: its program, its interpreter.
+    pub needed: Vec<PathBuf>,
+    /// What the node hides of itself.
+    pub hidden: Vec<PathBuf>,
+    pub home: Option<PathBuf>,
+    /// The session's temporary directory, for the level that has no private `/tmp`.
+    pub tmp: Option<PathBuf>,
+}
+
+/// What planning knows of the files around a session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    pub workspace: PathBuf,
+    pub tmp: Option<PathBuf>,
+    pub needed: Vec<PathBuf>,
+    pub readable: Vec<PathBuf>,
+    pub writable: Vec<PathBuf>,
+    /// Hidden paths that exist.
+    pub hidden: BTreeMap<PathBuf, Kind>,
+    /// Protected paths that exist.
+    pub protected: BTreeMap<PathBuf, Kind>,
+    /// Fixed places of the system that exist.
+    pub system: BTreeMap<PathBuf, Kind>,
+    /// For each directory above a hidden path: what else is in it.
+    pub siblings: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    /// For each directory of the user's home that may come to hold a hidden path: what is in it.
+    pub opened: BTreeMap<PathBuf, BTreeMap<PathBuf, Entry>>,
+    /// Links at the root of the machine: `/bin` and its like.
+    pub links: BTreeMap<PathBuf, PathBuf>,
+    /// Processes of this user at this moment.
+    pub user_processes: u64,
+}
+
+/// What is in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    Real(Kind),
+    Link(PathBuf),
+}
+
+/// Places of the system that are treated specially where they exist.
+pub(crate) const SYSTEM: [&str; 11] = [
+    "/tmp",
+    "/var/tmp",
+    "/run",
+    "/sys/firmware",
+    "/sys/fs/cgroup",
+    "/sys/fs/bpf",
+    "/sys/kernel/debug",
+    "/sys/kernel/tracing",
+    "/sys/kernel/security",
+    "/sys/kernel/config",
+    "/sys/power",
+];
+
+/// How much there is to find out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// What a view of its own needs.
+    View,
+    /// What rules on the machine's own files need besides: what lies around hidden paths, and how
+    /// many processes the user has.
+    Rules,
+}
+
+/// Looks at the files that a policy speaks of.
+pub fn survey(policy: &Policy, site: &Site, depth: Depth) -> Place {
+    let home = site.home.as_deref();
+    let existing = |paths: &[String]| -> Vec<PathBuf> {
+        paths.iter().filter_map(|path| real(&expand(path, home)?)).collect()
+    };
+    let workspace = real(&site.workspace).unwrap_or_else(|| site.workspace.clone());
+    let writable = existing(&policy.writable);
+    let mut hidden: BTreeMap<PathBuf, Kind> = policy
+        .hidden
+        .iter()
+        .filter_map(|path| expand(path, home))
+        .chain(site.hidden.iter().cloned())
+        .filter_map(|path| with_kind(&path))
+        .collect();
+    // Without a view, sockets that could reach one are refused altogether.
+    if depth == Depth::View {
+        hidden.extend(listening_sockets().into_iter().map(|path| (path, Kind::File)));
+    }
+    let protected = std::iter::once(&workspace)
+        .chain(&writable)
+        .flat_map(|root| policy.protected.iter().map(move |name| root.join(name)))
+        .filter_map(|path| with_kind(&path).filter(|(real, _)| *real == path))
+        .collect();
+    let system: BTreeMap<PathBuf, Kind> =
+        SYSTEM.iter().filter_map(|path| with_kind(Path::new(path))).collect();
+    let (opened, siblings, user_processes) = match depth {
+        Depth::View => (opened(policy, home), BTreeMap::new(), 0),
+        Depth::Rules => {
+            let siblings = siblings(hidden.keys().chain(system.keys()));
+            (BTreeMap::new(), siblings, user_processes())
+        }
+    };
+    Place {
+        workspace,
+        tmp: site.tmp.as_deref().and_then(real),
+        needed: needed(policy, site),
+        readable: existing(&policy.readable),
+        writable,
+        hidden,
+        protected,
+        system,
+        siblings,
+        opened,
+        links: root_links(policy),
+        user_processes,
+    }
+}
+
+/// What lies around the policy's hidden paths in the user's home, whether they exist or not: there
+/// they come and go while a session lives, and each is replaced now and then.
+fn opened(policy: &Policy, home: Option<&Path>) -> BTreeMap<PathBuf, BTreeMap<PathBuf, Entry>> {
+    let Some(home) = home.and_then(real) else { return BTreeMap::new() };
+    let mut found = BTreeMap::new();
+    for hidden in policy.hidden.iter().filter_map(|path| expand(path, Some(&home))) {
+        let above = hidden.ancestors().skip(1).take_while(|above| above.starts_with(&home));
+        for directory in above {
+            // A link is bound as what it stands for; only real directories are opened up.
+            if !found.contains_key(directory) && real(directory).as_deref() == Some(directory) {
+                found.insert(directory.to_owned(), entries_with_kinds(directory));
+            }
+        }
+    }
+    let all: usize = found.values().map(BTreeMap::len).sum();
+    if all > OPENED_MAX { BTreeMap::new() } else { found }
+}
+
+/// What can be bound or linked to; sockets, pipes and devices of others cannot.
+fn entries_with_kinds(directory: &Path) -> BTreeMap<PathBuf, Entry> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return BTreeMap::new() };
+    let entry = |entry: std::fs::DirEntry| {
+        let (path, kind) = (entry.path(), entry.file_type().ok()?);
+        let entry = if kind.is_symlink() {
+            Entry::Link(path.read_link().ok()?)
+        } else if kind.is_dir() {
+            Entry::Real(Kind::Directory)
+        } else {
+            kind.is_file().then_some(Entry::Real(Kind::File))?
+        };
+        Some((path, entry))
+    };
+    entries.flatten().take(OPENED_MAX + 1).filter_map(entry).collect()
+}
+
+/// What must be readable wherever it lies: what the worker needs, and how names are found where
+/// there is a network to find them on.
+fn needed(policy: &Policy, site: &Site) -> Vec<PathBuf> {
+    let resolver = (policy.network == Network::Open).then(|| PathBuf::from("/etc/resolv.conf"));
+    site.needed.iter().chain(&resolver).filter_map(|path| real(path)).collect()
+}
+
+/// The links at the root, for a view that is not the whole machine's.
+fn root_links(policy: &Policy) -> BTreeMap<PathBuf, PathBuf> {
+    if policy.readable.iter().any(|path| path == "/") {
+        return BTreeMap::new();
+    }
+    let entries = entries(Path::new("/"));
+    entries.into_iter().filter_map(|path| Some((path.clone(), path.read_link().ok()?))).collect()
+}
+
+/// The path with `~` replaced; nothing for one in a home that nobody has.
+pub fn expand(path: &str, home: Option<&Path>) -> Option<PathBuf> {
+    match path.strip_prefix('~') {
+        None => Some(PathBuf::from(path)),
+        Some(rest) => Some(home?.join(rest.trim_start_matches('/'))),
+    }
+}
+
+fn real(path: &Path) -> Option<PathBuf> {
+    std::fs::canonicalize(path).ok()
+}
+
+fn with_kind(path: &Path) -> Option<(PathBuf, Kind)> {
+    // Most of what is asked for does not exist: one look tells, and following links takes many.
+    path.symlink_metadata().ok()?;
+    let real = real(path)?;
+    let kind = if real.is_dir() { Kind::Directory } else { Kind::File };
+    Some((real, kind))
+}
+
+/// Everything beside the hidden paths, in each directory from the root down to them.
+fn siblings<'a>(hidden: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
+    let mut found = BTreeMap::new();
+    for path in hidden {
+        for directory in path.ancestors().skip(1) {
+            if !found.contains_key(directory) {
+                found.insert(directory.to_owned(), entries(directory));
+            }
+        }
+    }
+    found
+}
+
+fn entries(directory: &Path) -> BTreeSet<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return BTreeSet::new() };
+    let all: BTreeSet<PathBuf> =
+        entries.flatten().take(SIBLINGS_MAX + 1).map(|entry| entry.path()).collect();
+    if all.len() > SIBLINGS_MAX { BTreeSet::new() } else { all }
+}
+
+/// Sockets of this machine that somebody listens on, outside of the places that a session has for
+/// itself. A read-only view does not keep anyone from connecting to one.
+fn listening_sockets() -> BTreeSet<PathBuf> {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    socket_paths(&table)
+        .filter(|path| {
+            !["/run", "/tmp", "/var/tmp", "/dev"].iter().any(|own| path.starts_with(own))
+        })
+        .filter_map(|path| real(&path))
+        .take(SOCKETS_MAX)
+        .collect()
+}
+
+/// The bound paths in `/proc/net/unix`; abstract names start with `@`.
+fn socket_paths(table: &str) -> impl Iterator<Item = PathBuf> + '_ {
+    table.lines().skip(1).filter_map(|line| {
+        let at = line.find(" /")?;
+        Some(PathBuf::from(&line[at + 1..]))
+    })
+}
+
+/// Processes with our user id: where the kernel counts all of a user's against one limit.
+fn user_processes() -> u64 {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
+    let me = rustix::process::getuid().as_raw();
+    let threads = |entry: &std::fs::DirEntry| -> Option<u64> {
+        entry.file_name().to_str()?.parse::<u32>().ok()?;
+        (entry.metadata().ok()?.uid() == me).then_some(())?;
+        let tasks = std::fs::metadata(entry.path().join("task")).ok()?;
+        // A directory's links: itself, its parent, and one for each thread.
+        Some(tasks.nlink().saturating_sub(2).max(1))
+    };
+    entries.flatten().filter_map(|entry| threads(&entry)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_found_by_path_and_abstract_ones_are_not() {
+        let table = "Num RefCount Protocol Flags Type St Inode Path\n\
+            0000: 00000002 00000000 00010000 0001 01 123 /home/u/agent socket\n\
+            0000: 00000002 00000000 00010000 0001 01 124 @/tmp/.X11-unix/X0\n\
+            0000: 00000003 00000000 00000000 0001 03 125\n";
+        let found: Vec<_> = socket_paths(table).collect();
+        assert_eq!(found, [PathBuf::from("/home/u/agent socket")]);
+    }
+
+    #[test]
+    fn a_survey_finds_what_exists_and_follows_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let home = root.join("home");
+        std::fs::create_dir_all(home.join("keys")).unwrap();
+        std::os::unix::fs::symlink("keys", home.join(".ssh")).unwrap();
+        std::fs::create_dir_all(root.join("work/.git")).unwrap();
+        std::fs::write(home.join(".netrc"), "x").unwrap();
+        let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+        let site =
+            Site { workspace: root.join("work"), home: Some(home.clone()), ..Site::default() };
+        let place = survey(&policy, &site, Depth::Rules);
+        assert_eq!(place.hidden.get(&home.join("keys")), Some(&Kind::Directory));
+        assert_eq!(place.hidden.get(&home.join(".netrc")), Some(&Kind::File));
+        assert!(!place.hidden.contains_key(&home.join(".aws")));
+        assert_eq!(place.protected.get(&root.join("work/.git")), Some(&Kind::Directory));
+        assert!(place.siblings[&home].contains(&home.join("keys")));
+    }
+}

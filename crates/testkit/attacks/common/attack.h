@@ -1,0 +1,156 @@
+/* What every attack in C shares: the stage that it plays on, and how it says how it went. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What one read takes. */
+#define BYTES_MAX (1 << 20)
+
+static inline void refused(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    printf("\nrefused: ");
+    vprintf(format, args);
+    printf("\n");
+    fflush(stdout);
+    _exit(0);
+}
+
+static inline void through(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    printf("\nthrough: ");
+    vprintf(format, args);
+    printf("\n");
+    fflush(stdout);
+    _exit(0);
+}
+
+static inline const char *error_name(void)
+{
+    const char *name = strerrorname_np(errno);
+    return name ? name : "an unknown error";
+}
+
+/* The end of an attack whose one call failed. */
+static inline void refused_on(const char *call)
+{
+    refused("%s on %s", error_name(), call);
+}
+
+/* Notes a try that failed; `refused_all` ends the attack with what was noted. */
+static char noted[4096];
+
+static inline void note(const char *call)
+{
+    size_t used = strlen(noted);
+    snprintf(noted + used, sizeof noted - used, "%s%s on %s", used ? "; " : "", error_name(), call);
+}
+
+static inline void refused_all(void)
+{
+    refused("%s", noted[0] ? noted : "nothing to try");
+}
+
+/* A value of the flat stage.json beside the program: text or a number; "" when it is absent. */
+static inline const char *stage(const char *key)
+{
+    static char text[65536];
+    static char values[16][1024];
+    static int next;
+    if (!text[0]) {
+        char path[1024];
+        ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+        path[length > 0 ? length : 0] = 0;
+        char *slash = strrchr(path, '/');
+        strcpy(slash ? slash + 1 : path, "stage.json");
+        FILE *file = fopen(path, "r");
+        if (!file)
+            file = fopen("attack/stage.json", "r");
+        if (!file || fread(text, 1, sizeof text - 1, file) == 0) {
+            printf("no stage\n");
+            _exit(2);
+        }
+        fclose(file);
+    }
+    char quoted[128];
+    snprintf(quoted, sizeof quoted, "\"%s\":", key);
+    char *value = values[next++ % 16];
+    char *found = strstr(text, quoted);
+    *value = 0;
+    if (found) {
+        found += strlen(quoted);
+        found += strspn(found, " \"");
+        size_t length = strcspn(found, "\",}\n");
+        memcpy(value, found, length < 1023 ? length : 1023);
+        value[length < 1023 ? length : 1023] = 0;
+    }
+    return value;
+}
+
+static inline long stage_number(const char *key)
+{
+    return atol(stage(key));
+}
+
+/* The secret in the bytes, or NULL. */
+static inline const char *canary_in(const char *bytes, ssize_t length)
+{
+    static char secret[64];
+    const char *mark = "windlass-canary-";
+    for (ssize_t at = 0; at + 32 <= length; at++) {
+        if (memcmp(bytes + at, mark, 16) == 0 && strspn(bytes + at + 16, "0123456789abcdef") >= 16) {
+            memcpy(secret, bytes + at, 32);
+            secret[32] = 0;
+            return secret;
+        }
+    }
+    return NULL;
+}
+
+/* Ends the attack when the descriptor gives the secret; else notes why not, and closes it. */
+static inline void secret_from(int descriptor, const char *how)
+{
+    static char bytes[BYTES_MAX + 1];
+    ssize_t length = -1;
+    if (descriptor >= 0) {
+        length = read(descriptor, bytes, BYTES_MAX);
+        if (length >= 0)
+            bytes[length] = 0;
+        const char *secret = canary_in(bytes, length);
+        if (secret)
+            through("%s: %s", how, secret);
+        if (length >= 0)
+            errno = ENODATA;
+        int kept = errno;
+        close(descriptor);
+        errno = kept;
+    }
+    note(how);
+}
+
+static inline void secret_at(const char *path, const char *how)
+{
+    secret_from(open(path, O_RDONLY | O_NONBLOCK), how);
+}

@@ -1,0 +1,12 @@
+# name: find a variable that is on no allow-list
+# line: 55
+import os
+
+from attack import refused, through
+
+LISTED = {"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "TERM", "PAGER",
+          "GIT_PAGER", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL", "_", "MPLBACKEND"}
+others = sorted(name for name in os.environ if name not in LISTED and not name.startswith(("WINDLASS_", "PYTHON")))
+if others:
+    through(", ".join(others))
+refused("only what is listed")

@@ -1,0 +1,73 @@
+//! Code that takes all it can get, and the small limits under which it is tried: each ends within
+//! seconds.
+
+use windlass_client::protocol::api::CreateSession;
+use windlass_client::protocol::policy::{Limits, PolicyRequest};
+
+use crate::TestNode;
+
+const MIB: u64 = 1 << 20;
+
+/// Processes that fork for as long as they are let.
+pub const FORK: &str = "
+import os, time
+while True:
+    try:
+        os.fork()
+    except OSError:
+        time.sleep(0.01)
+";
+
+/// One process that takes memory until there is none.
+pub const MEMORY: &str = "
+held = []
+while True:
+    held.append(bytearray(8 << 20))
+";
+
+/// Children none of which takes much, for as long as they are let.
+pub const MEMORY_OF_MANY: &str = "
+import os, time
+while True:
+    for _ in range(8):
+        if os.fork() == 0:
+            held = bytearray(os.urandom(1 << 20) * 24)
+            time.sleep(60)
+    os.wait()
+";
+
+/// Files until the workspace has grown by more than it may.
+pub const DISK: &str = "
+block = b'x' * (1 << 20)
+n = 0
+while True:
+    with open(f'filler-{n}', 'wb') as file:
+        for _ in range(16):
+            file.write(block)
+    n += 1
+";
+
+pub const OUTPUT: &str = "
+while True:
+    print('x' * 1000)
+";
+
+/// What runs beside a neighbour that is to notice none of it.
+pub const BESIDE_A_NEIGHBOUR: [&str; 4] = [FORK, MEMORY_OF_MANY, DISK, OUTPUT];
+
+/// Limits that bombs reach soon.
+pub fn small_limits() -> Limits {
+    Limits {
+        memory_bytes: Some(128 * MIB),
+        processes: Some(24),
+        disk_bytes: Some(64 * MIB),
+        file_bytes: Some(32 * MIB),
+        ..Limits::default()
+    }
+}
+
+/// A session under `limits`, the rest as usual in tests.
+pub fn session_under(limits: Limits) -> CreateSession {
+    let policy = PolicyRequest { limits, ..PolicyRequest::default() };
+    CreateSession { policy: Some(policy), ..TestNode::create() }
+}

@@ -1,0 +1,124 @@
+//! Which levels and mechanisms this machine has, in words.
+
+use windlass_node::sandbox::cgroup::{CgroupSupport, Controller};
+use windlass_node::sandbox::{Machine, Support};
+use windlass_protocol::confinement::Isolation;
+
+use super::report::Item;
+
+/// The levels that confine and can be had, the strongest first.
+pub fn available(machine: &Machine) -> impl Iterator<Item = Isolation> {
+    let confines = |level: &Isolation| *level != Isolation::None;
+    let is_there = |level: &Isolation| machine.level(*level) == Support::Yes;
+    Isolation::ALL.into_iter().filter(confines).filter(is_there)
+}
+
+pub fn levels(machine: &Machine) -> Vec<Item> {
+    Isolation::ALL
+        .into_iter()
+        .map(|level| match (machine.level(level), level) {
+            (Support::No { why, remedy }, _) => Item::bad(level.as_str(), why, remedy),
+            (Support::Yes, Isolation::Full) => {
+                Item::good("full", "namespaces, a view of the files of its own, Landlock, seccomp")
+            }
+            (Support::Yes, Isolation::Landlock) => Item::good("landlock", "Landlock, seccomp"),
+            (Support::Yes, Isolation::None) => {
+                Item::lacking("none", "confines nothing; only when asked for by name")
+            }
+        })
+        .collect()
+}
+
+pub fn items(machine: &Machine) -> Vec<Item> {
+    vec![
+        supported("namespaces", &machine.namespaces, "user, mount, pid, network, ipc, uts"),
+        landlock(machine.landlock_abi),
+        supported("seccomp", &machine.seccomp, "system call filters"),
+        cgroups(&machine.cgroups),
+    ]
+}
+
+fn supported(name: &str, support: &Support, says: &str) -> Item {
+    match support {
+        Support::Yes => Item::good(name, says),
+        Support::No { why, remedy } => Item::bad(name, why, remedy),
+    }
+}
+
+/// What each version of Landlock brought.
+const LANDLOCK: [(u32, &str, &str); 6] = [
+    (1, "files", "5.13"),
+    (2, "renames between directories", "5.19"),
+    (3, "truncation", "6.2"),
+    (4, "TCP", "6.7"),
+    (5, "device control", "6.10"),
+    (6, "signals and abstract sockets", "6.12"),
+];
+
+fn landlock(abi: u32) -> Item {
+    if abi == 0 {
+        let help = "boot a kernel of 5.13 or newer with landlock in its lsm= list";
+        return Item::bad("landlock", "this kernel has none", help);
+    }
+    let names = |there: bool| {
+        let wanted = LANDLOCK.iter().filter(|(since, ..)| (*since <= abi) == there);
+        wanted.map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ")
+    };
+    let says = format!("version {abi}: {}", names(true));
+    match LANDLOCK.iter().rfind(|(since, ..)| *since > abi) {
+        None => Item::good("landlock", says),
+        Some((_, _, kernel)) => {
+            Item::lacking("landlock", format!("{says}; lacks {}", names(false)))
+                .with_help(format!("a kernel of {kernel} or newer has them"))
+        }
+    }
+}
+
+fn cgroups(support: &CgroupSupport) -> Item {
+    let version = match support {
+        CgroupSupport::V2 { .. } => "2",
+        CgroupSupport::V1 { .. } => "1",
+        CgroupSupport::None { reason, remedy } => {
+            return Item::lacking("cgroups", reason).with_help(remedy);
+        }
+    };
+    let (there, missing): (Vec<Controller>, Vec<Controller>) =
+        Controller::ALL.into_iter().partition(|controller| support.has(*controller));
+    let names = |list: &[Controller]| {
+        list.iter().map(|controller| controller.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let says = format!("version {version}: {}", names(&there));
+    match missing.is_empty() {
+        true => Item::good("cgroups", says),
+        false => Item::lacking("cgroups", format!("{says}; lacks {}", names(&missing)))
+            .with_help("turn it on in the cgroup above the node's: in systemd, Delegate=yes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::State;
+    use super::*;
+
+    #[test]
+    fn an_old_landlock_says_what_it_lacks_and_since_when_there_is_more() {
+        let old = landlock(3);
+        assert_eq!(old.state, State::Lacking);
+        assert!(old.says.starts_with("version 3: files"), "{}", old.says);
+        assert!(old.says.ends_with("lacks TCP, device control, signals and abstract sockets"));
+        assert!(old.help.unwrap().contains("6.12"));
+        assert_eq!(landlock(7).state, State::Good);
+        assert_eq!(landlock(0).state, State::Bad);
+    }
+
+    #[test]
+    fn a_missing_controller_is_named() {
+        let support = CgroupSupport::V2 {
+            parent: "/sys/fs/cgroup".into(),
+            controllers: vec![Controller::Memory, Controller::Pids],
+        };
+        let item = cgroups(&support);
+        assert_eq!(item.says, "version 2: memory, pids; lacks cpu");
+        assert_eq!(item.state, State::Lacking);
+    }
+}

@@ -1,0 +1,124 @@
+//! Programs that sessions may want: which there are, and whether a session could read them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use windlass_node::sandbox::{Depth, Site, survey};
+use windlass_protocol::policy::Policy;
+
+use super::report::Program;
+
+const PYTHON: &str = "python3";
+
+/// Languages and tools, with what prints their version.
+const TOOLS: [(&str, &[&str]); 6] = [
+    // An interpreter may be a script that stands in for another: it says itself where it is.
+    (PYTHON, &["-c", "import sys; print(sys.version.split()[0], sys.executable)"]),
+    ("R", &["--version"]),
+    ("node", &["--version"]),
+    ("bash", &["--version"]),
+    ("git", &["--version"]),
+    ("uv", &["--version"]),
+];
+
+/// Agents are looked for and not run: some of them log in or update themselves.
+const AGENTS: [&str; 4] = ["codex", "claude", "gemini", "opencode"];
+
+/// How long a program may take to say its version.
+const VERSION_WAIT: Duration = Duration::from_secs(5);
+
+pub fn find(site: &Site) -> Vec<Program> {
+    let policy = Policy::of(windlass_protocol::policy::Preset::default());
+    let hidden = survey(&policy, site, Depth::View).hidden;
+    let hides = |path: &Path| {
+        let real = std::fs::canonicalize(path).ok()?;
+        hidden.keys().find(|hidden| real.starts_with(hidden)).cloned()
+    };
+    let tools = TOOLS.into_iter().map(|(name, args)| {
+        let found = on_path(name);
+        let said = found.as_deref().and_then(|path| first_line(path, args));
+        let (version, path) = match (name, said) {
+            (PYTHON, Some(said)) => match said.split_once(' ') {
+                Some((version, real)) => (Some(version.to_owned()), Some(PathBuf::from(real))),
+                None => (Some(said), found),
+            },
+            (_, said) => (said.as_deref().map(number), found),
+        };
+        // The interpreter is bound into the view wherever it lies.
+        let hidden_by = path.as_deref().filter(|_| name != PYTHON).and_then(hides);
+        Program { name, path, version, hidden_by, needed: name == PYTHON }
+    });
+    let agents = AGENTS.into_iter().map(|name| {
+        let path = on_path(name);
+        let hidden_by = path.as_deref().and_then(hides);
+        Program { name, path, version: None, hidden_by, needed: false }
+    });
+    tools.chain(agents).collect()
+}
+
+/// The interpreter that sessions start with.
+pub fn interpreter(programs: &[Program]) -> Option<PathBuf> {
+    programs.iter().find(|program| program.name == PYTHON)?.path.clone()
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| {
+        file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// The first line that a program prints, if it ends in time and well.
+fn first_line(program: &Path, args: &[&str]) -> Option<String> {
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    if !ends(Pid::from_child(&child)) {
+        let _ = child.kill();
+    }
+    // What it says fits into its pipe; one that says more blocks, and was ended.
+    let output = child.wait_with_output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    output.status.success().then(|| text.lines().next().map(str::to_owned)).flatten()
+}
+
+fn ends(pid: Pid) -> bool {
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    let Ok(timeout) = Timespec::try_from(VERSION_WAIT) else { return false };
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
+}
+
+/// The first word that looks like a version, or the whole line.
+fn number(line: &str) -> String {
+    let is_version = |word: &&str| {
+        word.trim_start_matches('v').starts_with(|c: char| c.is_ascii_digit()) && word.contains('.')
+    };
+    let word = line.split_whitespace().find(is_version).unwrap_or(line);
+    word.trim_start_matches('v').split(['(', ',']).next().unwrap_or(word).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        for (line, expected) in [
+            ("git version 2.43.0", "2.43.0"),
+            ("v22.1.0", "22.1.0"),
+            ("GNU bash, version 5.2.21(1)-release (x86_64-pc-linux-gnu)", "5.2.21"),
+            ("uv 0.5.1 (abc)", "0.5.1"),
+            ("something else", "something else"),
+        ] {
+            assert_eq!(number(line), expected);
+        }
+    }
+}

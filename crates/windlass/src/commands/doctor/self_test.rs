@@ -1,0 +1,123 @@
+//! A throwaway process, confined as a session with the default policy would be, with every canary.
+//! It has ended before this returns.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+use windlass_node::sandbox::plan::thorough;
+use windlass_node::sandbox::{Command, Machine, Site, Started, spawn};
+use windlass_protocol::confinement::{ControlReport, Isolation};
+use windlass_protocol::policy::Policy;
+
+use super::report::LevelTest;
+use crate::outlook::Outlook;
+
+/// How long the program inside may take.
+const PROGRAM_WAIT: Duration = Duration::from_secs(10);
+
+/// Runs where there is no interpreter.
+const FALLBACK: &str = "/bin/true";
+
+/// Confines a process at `level` and runs the interpreter in it. One thread calls this, and leaves
+/// its children to it.
+pub fn run(
+    level: Isolation,
+    machine: &Machine,
+    site: &Site,
+    interpreter: Option<PathBuf>,
+) -> LevelTest {
+    let argv = match &interpreter {
+        Some(path) => vec![path.display().to_string(), "-Ic".to_owned(), "pass".to_owned()],
+        None => vec![FALLBACK.to_owned()],
+    };
+    let program = argv[0].clone();
+    match try_level(level, machine, &with_interpreter(site, interpreter), &argv) {
+        Ok(Tried { attempts, took, controls }) => {
+            let took_ms = took.as_secs_f64() * 1000.0;
+            LevelTest { level, attempts, took_ms, program, controls, error: None }
+        }
+        Err(error) => {
+            let (controls, error) = (Vec::new(), Some(format!("{error:#}")));
+            LevelTest { level, attempts: 0, took_ms: 0.0, program, controls, error }
+        }
+    }
+}
+
+struct Tried {
+    attempts: usize,
+    took: Duration,
+    controls: Vec<ControlReport>,
+}
+
+/// What a worker would need to read: the interpreter, its environment and its library.
+fn with_interpreter(site: &Site, interpreter: Option<PathBuf>) -> Site {
+    let real = interpreter.as_deref().and_then(|path| std::fs::canonicalize(path).ok());
+    let prefix = |path: PathBuf| Some(path.parent()?.parent()?.to_owned());
+    let needed = [interpreter, real].into_iter().flatten().filter_map(prefix);
+    Site { needed: needed.filter(|path| path.parent().is_some()).collect(), ..site.clone() }
+}
+
+fn try_level(
+    level: Isolation,
+    machine: &Machine,
+    site: &Site,
+    argv: &[String],
+) -> anyhow::Result<Tried> {
+    let mut policy = Policy::of(windlass_protocol::policy::Preset::default());
+    policy.isolation = Some(level);
+    // A canary that gets through is to be reported, not to keep the rest from being tried.
+    policy.required = Vec::new();
+    let outlook = Outlook::new(&policy, machine, site);
+    let plan = match (outlook.plan, outlook.refused) {
+        (Some(plan), _) => thorough(plan, &policy, &outlook.place),
+        (None, Some(refused)) => return Err(refused.into()),
+        (None, None) => anyhow::bail!("there is no plan for it"),
+    };
+    // The process between ends at once; its two children come to us.
+    rustix::process::set_child_subreaper(Pid::from_raw(1))?;
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    let before = Instant::now();
+    let started = spawn(&Command {
+        argv,
+        env: &[],
+        cwd: &site.workspace,
+        stdin: null.as_fd(),
+        stdout: null.as_fd(),
+        stderr: null.as_fd(),
+        kept: null.as_fd(),
+        cgroups: &[],
+        plan: &plan,
+    })?;
+    let took = before.elapsed();
+    let ended = end(&started);
+    anyhow::ensure!(ended? == 0, "{} does not run inside", argv[0]);
+    Ok(Tried { attempts: plan.canaries.len(), took, controls: started.confinement.controls })
+}
+
+/// Waits for the program, ends what is left, and says with which code it ended.
+fn end(started: &Started) -> anyhow::Result<i32> {
+    let waited = wait(started.pid);
+    let mut code = -1;
+    for pid in [Some(started.pid), started.init].into_iter().flatten() {
+        let Some(pid) = Pid::from_raw(pid.cast_signed()) else { continue };
+        let _ = kill_process(pid, Signal::KILL);
+        if let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::empty())
+            && pid.as_raw_nonzero().get().cast_unsigned() == started.pid
+        {
+            code = status.exit_status().unwrap_or(-1);
+        }
+    }
+    waited.map(|()| code)
+}
+
+fn wait(pid: u32) -> anyhow::Result<()> {
+    let pid = Pid::from_raw(pid.cast_signed()).ok_or(rustix::io::Errno::SRCH)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let timeout = Timespec::try_from(PROGRAM_WAIT)?;
+    let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout))?;
+    anyhow::ensure!(ended > 0, "the program inside took longer than {PROGRAM_WAIT:?}");
+    Ok(())
+}

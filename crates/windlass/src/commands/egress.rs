@@ -1,0 +1,56 @@
+//! `windlass egress`: what a session reached for over the network, and what was decided.
+
+use std::process::ExitCode;
+
+use windlass_protocol::SessionId;
+use windlass_protocol::api::EgressDecision;
+
+use crate::commands::status::since;
+use crate::terminal::{Terminal, Tone, table};
+use crate::{duration, node_access, size};
+
+/// Show what a session reached for over the network
+///
+/// One line for each host, port and decision, the latest first.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The session, as ps shows it
+    #[arg(value_name = "SESSION")]
+    session: SessionId,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let log = node_access::started().await?.egress(&args.session).await?;
+    if args.json {
+        terminal.say(&serde_json::to_string_pretty(&log)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows: Vec<_> = log.decisions.iter().map(row).collect();
+    let lines =
+        table(["HOST", "PORT", "DECISION", "COUNT", "SENT", "RECEIVED", "LAST", "REASON"], &rows);
+    for (at, line) in lines.iter().enumerate() {
+        let tone = match at.checked_sub(1).map(|at| log.decisions[at].allowed) {
+            None => Tone::Strong,
+            Some(true) => Tone::Good,
+            Some(false) => Tone::Busy,
+        };
+        terminal.say(&terminal.tone(tone, line))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(decision: &EgressDecision) -> [String; 8] {
+    [
+        decision.host.clone(),
+        decision.port.to_string(),
+        if decision.allowed { "allowed" } else { "refused" }.to_owned(),
+        decision.count.to_string(),
+        size::show(decision.sent_bytes),
+        size::show(decision.received_bytes),
+        duration::show(since(decision.last_at_ms)),
+        decision.reason.clone(),
+    ]
+}

@@ -1,0 +1,229 @@
+//! The options that say what a new session may touch, the same for every command that makes or
+//! explains one, and the request that comes of them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use windlass_protocol::confinement::Isolation;
+use windlass_protocol::policy::{HostRule, HostRules, Network, Policy, PolicyRequest, Preset};
+
+use crate::size;
+
+/// The policy of a new session.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "What a new session may touch")]
+pub struct PolicyOptions {
+    /// The preset to start from; default: workspace
+    #[arg(long, value_name = "PRESET", value_parser = presets())]
+    policy: Option<Preset>,
+    /// A policy request as JSON; the other options come on top of it
+    #[arg(long, value_name = "FILE")]
+    policy_file: Option<PathBuf>,
+    /// How strongly to confine; default: as strongly as this machine can, and never none
+    #[arg(long, value_name = "LEVEL", value_parser = levels())]
+    isolation: Option<Isolation>,
+    /// A host that can be reached: name, name:port, *.name or name=address; can be repeated
+    #[arg(long, value_name = "RULE", value_parser = HostRule::parse)]
+    allow_host: Vec<HostRule>,
+    /// One more directory that can be written; can be repeated
+    #[arg(long, value_name = "PATH")]
+    writable: Vec<String>,
+    /// One more path that cannot be seen; can be repeated
+    #[arg(long, value_name = "PATH")]
+    hide: Vec<String>,
+    /// A path or name that the preset hides or protects, and that is not to be; can be repeated
+    #[arg(long, value_name = "PATH")]
+    show: Vec<String>,
+    /// The most memory of all its processes together, like 512M or 4G
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    memory: Option<u64>,
+    /// The most processes and threads at once
+    #[arg(long, value_name = "N")]
+    processes: Option<u32>,
+}
+
+impl PolicyOptions {
+    /// What they ask for; nothing where none of them is given.
+    pub fn request(&self) -> anyhow::Result<Option<PolicyRequest>> {
+        if *self == Self::default() {
+            return Ok(None);
+        }
+        let base = match &self.policy_file {
+            Some(file) => read(file)?,
+            None => PolicyRequest::default(),
+        };
+        let here = std::env::current_dir().context("the current directory is gone")?;
+        self.over(base, &here, std::env::home_dir().as_deref()).map(Some)
+    }
+
+    /// The whole policy that they ask for.
+    pub fn resolve(&self) -> anyhow::Result<Policy> {
+        Ok(self.request()?.unwrap_or_default().resolve()?)
+    }
+
+    fn over(
+        &self,
+        mut request: PolicyRequest,
+        here: &Path,
+        home: Option<&Path>,
+    ) -> anyhow::Result<PolicyRequest> {
+        request.preset = self.policy.or(request.preset);
+        request.isolation = self.isolation.or(request.isolation);
+        if !self.allow_host.is_empty() {
+            request.network = Some(with_hosts(request.network.take(), &self.allow_host));
+        }
+        let absolute = |path: &String| absolute(path, here);
+        request.writable.extend(self.writable.iter().map(absolute));
+        request.hidden.extend(self.hide.iter().map(absolute));
+        let listed = listed(&request);
+        for path in &self.show {
+            let Some(found) = as_listed(path, here, home, &listed) else {
+                bail!(
+                    "--show {path}: the policy neither hides nor protects it; \
+                     `windlass policy show` has the lists"
+                );
+            };
+            request.shown.push(found);
+        }
+        request.limits.memory_bytes = self.memory.or(request.limits.memory_bytes);
+        request.limits.processes = self.processes.or(request.limits.processes);
+        Ok(request)
+    }
+}
+
+fn presets() -> impl TypedValueParser<Value = Preset> {
+    let find = |name: String| Preset::ALL.into_iter().find(|one| one.as_str() == name);
+    PossibleValuesParser::new(Preset::ALL.map(Preset::as_str))
+        .map(move |name| find(name).expect("only these names are possible"))
+}
+
+fn levels() -> impl TypedValueParser<Value = Isolation> {
+    let find = |name: String| Isolation::ALL.into_iter().find(|one| one.as_str() == name);
+    PossibleValuesParser::new(Isolation::ALL.map(Isolation::as_str))
+        .map(move |name| find(name).expect("only these names are possible"))
+}
+
+fn read(file: &Path) -> anyhow::Result<PolicyRequest> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the policy {}", file.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no policy request", file.display()))
+}
+
+/// The file's hosts, and these.
+fn with_hosts(network: Option<Network>, more: &[HostRule]) -> Network {
+    let mut rules = match network {
+        Some(Network::Hosts(HostRules(rules))) => rules,
+        Some(Network::None | Network::Open) | None => Vec::new(),
+    };
+    rules.extend(more.iter().cloned());
+    Network::Hosts(HostRules(rules))
+}
+
+/// A node has another working directory. `~/` is left for it to read.
+fn absolute(path: &String, here: &Path) -> String {
+    if path.starts_with("~/") || path == "~" {
+        return path.clone();
+    }
+    here.join(path).display().to_string()
+}
+
+/// Everything that can be shown.
+fn listed(request: &PolicyRequest) -> Vec<String> {
+    let policy = Policy::of(request.preset.unwrap_or_default());
+    policy.hidden.into_iter().chain(policy.protected).chain(request.hidden.clone()).collect()
+}
+
+/// How the lists write a path: as it was typed, absolute, or below `~`, which a shell has replaced.
+fn as_listed(path: &str, here: &Path, home: Option<&Path>, listed: &[String]) -> Option<String> {
+    let path = path.trim_end_matches('/').to_owned();
+    let whole = absolute(&path, here);
+    let below_home = home
+        .and_then(|home| Path::new(&whole).strip_prefix(home).ok())
+        .map(|rest| format!("~/{}", rest.display()));
+    [Some(path), Some(whole), below_home].into_iter().flatten().find(|form| listed.contains(form))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: PolicyOptions,
+    }
+
+    fn request(args: &[&str]) -> anyhow::Result<PolicyRequest> {
+        let line = Line::try_parse_from(std::iter::once(&"x").chain(args))?;
+        let home = Path::new("/people/u");
+        line.options.over(PolicyRequest::default(), &home.join("work"), Some(home))
+    }
+
+    #[test]
+    fn no_option_asks_for_nothing() {
+        assert_eq!(PolicyOptions::default().request().unwrap(), None);
+        assert_eq!(request(&[]).unwrap(), PolicyRequest::default());
+    }
+
+    #[test]
+    fn each_option_changes_its_part_of_the_request() {
+        let asked = request(&[
+            "--policy=read-only",
+            "--isolation=none",
+            "--allow-host=a.org:443",
+            "--allow-host=*.b.org",
+            "--writable=out",
+            "--hide=/srv/keys",
+            "--hide=~/notes",
+            "--show=/people/u/.aws",
+            "--show=.git",
+            "--memory=512M",
+            "--processes=8",
+        ])
+        .unwrap();
+        let expected = serde_json::json!({
+            "preset": "read-only",
+            "isolation": "none",
+            "network": {"hosts": ["a.org:443", "*.b.org"]},
+            "writable": ["/people/u/work/out"],
+            "hidden": ["/srv/keys", "~/notes"],
+            "shown": ["~/.aws", ".git"],
+            "limits": {"memory_bytes": 512 << 20, "processes": 8},
+        });
+        assert_eq!(serde_json::to_value(asked).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_no_policy_is_refused_by_name() {
+        for (option, why) in [
+            ("--policy=loose", "read-only"),
+            ("--isolation=some", "landlock"),
+            ("--allow-host=a/b", "host rule"),
+            ("--memory=much", "512M"),
+            ("--show=/etc/motd", "neither hides nor protects"),
+        ] {
+            let error = format!("{:#}", request(&[option]).unwrap_err());
+            assert!(error.contains(why), "{option}: {error}");
+        }
+    }
+
+    #[test]
+    fn options_come_on_top_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("policy.json");
+        let text = r#"{"preset": "read-only", "network": {"hosts": ["a.org"]},
+            "limits": {"processes": 3, "memory_bytes": 7}}"#;
+        std::fs::write(&file, text).unwrap();
+        let args = ["x", "--processes=9", "--allow-host=b.org", "--policy-file"];
+        let args = args.into_iter().map(Into::into).chain([file.into_os_string()]);
+        let asked = Line::try_parse_from(args).unwrap().options.request().unwrap().unwrap();
+        assert_eq!(asked.preset, Some(Preset::ReadOnly));
+        assert_eq!(asked.limits.processes, Some(9));
+        assert_eq!(asked.limits.memory_bytes, Some(7));
+        let Some(Network::Hosts(HostRules(rules))) = asked.network else { panic!("no hosts") };
+        assert_eq!(rules.iter().map(HostRule::to_string).collect::<Vec<_>>(), ["a.org", "b.org"]);
+    }
+}

@@ -1,0 +1,85 @@
+//! The contract's lines on confinement that hostile programs can show: 50, 51, 52 without a network,
+//! 54 and 55. Each attack of the line must be refused at every level that claims it, and the same
+//! attacks must come through where nothing is claimed: else they would prove nothing.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+use windlass_client::protocol::confinement::Isolation;
+use windlass_client::protocol::policy::PolicyRequest;
+use windlass_testkit::attacks::{self, Attack, SECRET_VARIABLE, Stage, Verdict};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
+
+/// The levels that claim anything.
+const CONFINED: [Isolation; 2] = [Isolation::Full, Isolation::Landlock];
+
+#[tokio::test]
+async fn contract_50_files_outside_are_neither_read_nor_written() {
+    let sample = ["read_secret_directly", "read_secret_by_symlink", "write_home_directly"];
+    check(50, &sample).await;
+}
+
+#[tokio::test]
+async fn contract_51_sessions_do_not_reach_each_other_the_keeper_or_the_node() {
+    let sample = ["read_other_workspace", "signal_others", "read_posix_shared_memory"];
+    check(51, &sample).await;
+}
+
+#[tokio::test]
+async fn contract_52_without_a_network_there_is_no_way_out() {
+    check(52, &["reach_tcp", "reach_udp", "reach_abstract_socket", "reach_unix_sockets"]).await;
+}
+
+#[tokio::test]
+async fn contract_54_calls_that_reach_deep_into_the_kernel_are_refused() {
+    check(54, &["use_io_uring", "use_keyring", "make_user_namespace_by_unshare"]).await;
+}
+
+#[tokio::test]
+async fn contract_55_no_secret_of_the_nodes_is_visible() {
+    check(55, &[]).await;
+
+    // A policy that names the variable shows it: the attacks do look in the right places.
+    let mut stage = Stage::new(Path::new(PROGRAM)).await.unwrap();
+    let environment = vec![SECRET_VARIABLE.to_owned()];
+    let policy = PolicyRequest { environment, ..PolicyRequest::default() };
+    let mut scene = stage.scene_with(Isolation::Full, policy).await.unwrap();
+    let sample = ["find_secrets_in_environment", "find_secrets_in_subprocess"];
+    for attack in of_line(55).iter().filter(|attack| sample.contains(&attack.program)) {
+        let verdict = scene.play(attack).await.unwrap();
+        assert!(matches!(verdict, Verdict::Through(_)), "{}: {verdict}", attack.program);
+    }
+}
+
+/// Plays the attacks of a line at both levels, and the `sample` of them without a sandbox.
+async fn check(line: u32, sample: &[&str]) {
+    let attacks = of_line(line);
+    assert!(!attacks.is_empty());
+    let mut stage = Stage::new(Path::new(PROGRAM)).await.unwrap();
+    let mut wrong = Vec::new();
+    for level in CONFINED {
+        let mut scene = stage.scene(level).await.unwrap();
+        for attack in attacks.iter().filter(|attack| attack.claimed_by(level)) {
+            let verdict = scene.play(attack).await.unwrap();
+            if !matches!(verdict, Verdict::Refused(_) | Verdict::NotClaimed(_)) {
+                wrong.push(format!("{} at {level}: {verdict}", attack.program));
+            }
+        }
+        assert!(scene.victim_is_whole().await.unwrap(), "a session was harmed at {level}");
+    }
+    let mut scene = stage.scene(Isolation::None).await.unwrap();
+    for attack in attacks.iter().filter(|attack| sample.contains(&attack.program)) {
+        let verdict = scene.play(attack).await.unwrap();
+        if !matches!(verdict, Verdict::Through(_)) {
+            wrong.push(format!("{} does not bite: {verdict}", attack.program));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn of_line(line: u32) -> Vec<Attack> {
+    let mut attacks = attacks::all();
+    attacks.retain(|attack| attack.line == line && attack.is_for_this_user());
+    attacks
+}

@@ -1,0 +1,117 @@
+//! The contract's line 45 where it is hardest to hold: a session whose keeper has not said yet
+//! which process it is.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::{Pid, getsid};
+use tokio::task::JoinSet;
+use windlass_client::protocol::api::CloseQuery;
+use windlass_testkit::{PATIENCE, TestNode, processes, run_ok, within};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
+
+/// Sessions whose keepers are stopped as soon as they are seen. Some will have answered by then.
+const SESSIONS: usize = 16;
+
+#[tokio::test]
+async fn contract_45_keepers_stopped_before_they_answer_go_with_their_sessions() {
+    for hold in ["pid-namespace", "subreaper"] {
+        for which in [Which::First, Which::Keeper] {
+            check(hold, which).await;
+        }
+    }
+}
+
+/// Which process of a keeper is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// The one that the node started.
+    First,
+    /// The one that it forks, which is the keeper.
+    Keeper,
+}
+
+async fn check(hold: &str, which: Which) {
+    let node = TestNode::builder(PROGRAM).arg("--hold").arg(hold).start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let spared = node.session(&client).await.unwrap().id;
+    run_ok(&client, &spared, "x = 5").await;
+    let before: BTreeSet<u32> = processes::below(node.pid()).into_iter().collect();
+
+    let watching = Arc::new(AtomicBool::new(true));
+    let watcher = {
+        let (watching, pid, before) = (watching.clone(), node.pid(), before.clone());
+        tokio::task::spawn_blocking(move || stop_new_keepers(pid, which, &before, &watching))
+    };
+    let mut sessions = Vec::new();
+    for _ in 0..SESSIONS {
+        sessions.push(within(PATIENCE, node.session(&client)).await.unwrap().id);
+    }
+    // Those that were too fast for the watcher have said who they are.
+    let mut silent = 0;
+    for session in &sessions {
+        silent += usize::from(client.session(session).await.unwrap().keeper_pid.is_none());
+    }
+    watching.store(false, Ordering::Relaxed);
+    let stopped = watcher.await.unwrap();
+    assert!(silent > 0, "every keeper answered before it was stopped");
+    let count = stopped.len();
+    eprintln!("{hold}: {silent} of {SESSIONS} silent, {count} processes stopped ({which:?})");
+
+    let mut closing = JoinSet::new();
+    for session in sessions {
+        let client = client.clone();
+        closing.spawn(async move {
+            let query = CloseQuery { grace_ms: Some(0) };
+            within(PATIENCE, client.close_session(&session, query)).await.unwrap();
+        });
+    }
+    closing.join_all().await;
+    for pid in stopped {
+        assert!(processes::wait_gone(pid, PATIENCE), "{hold}: keeper {pid} is left");
+    }
+    assert_eq!(run_ok(&client, &spared, "print(x)").await, "5\n", "a stranger was hit");
+    // Guards go once they have seen to what their keepers left.
+    for pid in processes::below(node.pid()).into_iter().filter(|pid| !before.contains(pid)) {
+        let gone = processes::wait_gone(pid, PATIENCE);
+        assert!(gone, "{hold}: left is {pid}, {:?}", processes::arguments(pid));
+    }
+}
+
+/// Stops every keeper process below the node that was not there before; which they were.
+fn stop_new_keepers(
+    node: u32,
+    which: Which,
+    before: &BTreeSet<u32>,
+    watching: &AtomicBool,
+) -> BTreeSet<u32> {
+    let node_session = session_of(node);
+    let mut stopped = BTreeSet::new();
+    while watching.load(Ordering::Relaxed) {
+        for child in processes::children(node) {
+            for pid in processes::children(child).into_iter().chain([child]) {
+                let keeper = processes::arguments(pid).get(1).is_some_and(|arg| arg == "keeper");
+                let session = session_of(pid);
+                let is_first = session == Some(pid) || session == node_session;
+                if keeper
+                    && is_first == (which == Which::First)
+                    && !before.contains(&pid)
+                    && stopped.insert(pid)
+                {
+                    processes::stop(pid);
+                }
+            }
+        }
+        std::thread::yield_now();
+    }
+    stopped
+}
+
+/// The process session that `pid` is in.
+fn session_of(pid: u32) -> Option<u32> {
+    let pid = Pid::from_raw(pid.cast_signed())?;
+    getsid(Some(pid)).ok().map(|session| session.as_raw_nonzero().get().cast_unsigned())
+}

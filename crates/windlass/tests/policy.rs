@@ -1,0 +1,168 @@
+//! The commands about policies and the machine: what they say, and that it is what sessions get.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use windlass_testkit::{TestNode, python};
+
+/// Directories of the test's own, with a home and a repository to work in. The home is not below
+/// `/tmp`, where sessions have files of their own.
+struct Place {
+    node: TestNode,
+    home: tempfile::TempDir,
+}
+
+fn place() -> Place {
+    let node = TestNode::builder(env!("CARGO_BIN_EXE_windlass")).prepare().unwrap();
+    let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let place = Place { node, home };
+    std::fs::create_dir_all(place.home.path().join(".ssh")).unwrap();
+    std::fs::write(place.home.path().join(".ssh/id"), "secret").unwrap();
+    std::fs::create_dir_all(place.work().join(".git")).unwrap();
+    place
+}
+
+impl Place {
+    fn work(&self) -> std::path::PathBuf {
+        self.home.path().join("work")
+    }
+}
+
+fn windlass(place: &Place, args: &[&str]) -> Output {
+    let beside_python = python().parent().map(Path::to_owned).unwrap();
+    Command::new(place.node.program())
+        .args(args)
+        .env_clear()
+        .env("HOME", place.home.path())
+        .env("WINDLASS_RUNTIME_DIR", &place.node.dirs().runtime)
+        .env("WINDLASS_STATE_DIR", &place.node.dirs().state)
+        .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", beside_python.display()))
+        .current_dir(place.work())
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn text(output: &Output, code: i32) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{stdout}{stderr}");
+    stdout
+}
+
+#[track_caller]
+fn json(output: &Output, code: i32) -> Value {
+    serde_json::from_str(&text(output, code)).unwrap()
+}
+
+/// The state of a control in a list of reports.
+#[track_caller]
+fn state<'a>(controls: &'a Value, control: &str) -> &'a str {
+    let is = |report: &&Value| report["control"] == control;
+    let report = controls.as_array().unwrap().iter().find(is);
+    report.unwrap_or_else(|| panic!("no {control} in {controls}"))["state"].as_str().unwrap()
+}
+
+#[test]
+fn show_says_what_a_policy_amounts_to_without_a_node() {
+    let place = place();
+    let args = ["policy", "show", "--json", "--isolation=landlock", "--memory=1G", "--hide=keys"];
+    let shown = json(&windlass(&place, &args), 0);
+    assert_eq!(shown["isolation"], "landlock");
+    assert_eq!(shown["policy"]["limits"]["memory_bytes"], 1 << 30);
+    let hidden = place.work().join("keys").display().to_string();
+    let lists = shown["policy"]["hidden"].as_array().unwrap();
+    assert!(lists.iter().any(|path| *path == hidden), "{lists:?}");
+    assert_eq!(state(&shown["controls"], "protected"), "not_enforced");
+    assert_eq!(state(&shown["controls"], "network"), "enforced");
+    assert!(!place.node.dirs().socket().exists());
+
+    let args = ["policy", "show", "--isolation=landlock", "--allow-host=a.test"];
+    let refused = text(&windlass(&place, &args), 1);
+    assert!(refused.contains("would not start here"), "{refused}");
+}
+
+#[test]
+fn explain_says_it_in_words() {
+    let place = place();
+    let said = text(&windlass(&place, &["policy", "explain", "--isolation=landlock"]), 0);
+    for part in [
+        "except ~/.ssh",
+        "may write only the workspace",
+        "cannot change .git: NOT ENFORCED HERE",
+        "cannot reach any network\n",
+        "memory: 4 GiB",
+    ] {
+        assert!(said.contains(part), "no {part:?} in:\n{said}");
+    }
+    let shown = text(&windlass(&place, &["policy", "explain", "--show=.git", "--show=~/.ssh"]), 0);
+    assert!(!shown.contains(".ssh") && !shown.contains(".git"), "{shown}");
+}
+
+#[test]
+fn options_of_run_are_the_policy_of_its_session() {
+    let place = place();
+    let python = python();
+    let code = place.work().join("code.py");
+    let secret = place.home.path().join(".ssh/id");
+    std::fs::write(&code, format!("print(open({:?}).read())", secret.to_str().unwrap())).unwrap();
+    let run = |options: &[&str]| {
+        let usual = ["run", code.to_str().unwrap(), "--python", python.to_str().unwrap()];
+        windlass(&place, &usual.into_iter().chain(options.iter().copied()).collect::<Vec<_>>())
+    };
+    let confined = run(&[]);
+    assert_eq!(confined.status.code(), Some(1));
+    assert!(!text(&confined, 1).contains("secret"));
+    // Nothing is confined, because it was asked for by name.
+    let open = run(&["--isolation=none", "--keep"]);
+    assert_eq!(text(&open, 0), "secret\n");
+    let note = String::from_utf8_lossy(&open.stderr).into_owned();
+    let session = note.split_whitespace().nth(1).unwrap();
+    let shown = json(&windlass(&place, &["policy", "show", "--session", session, "--json"]), 0);
+    assert_eq!(shown["policy"]["isolation"], "none");
+    assert_eq!(shown["isolation"], "none");
+    assert_eq!(state(&shown["controls"], "hidden"), "not_enforced");
+
+    assert_eq!(text(&run(&["--show=~/.ssh"]), 0), "secret\n");
+    let refused = run(&["--isolation=landlock", "--allow-host=a.test"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(stderr.contains("not_enforceable") && stderr.contains("help:"), "{stderr}");
+    let both = windlass(&place, &["run", "-", "--session", session, "--isolation=none"]);
+    assert_eq!(both.status.code(), Some(2), "a session that lives has its policy");
+}
+
+#[test]
+fn doctor_tries_each_level_and_says_what_was_refused() {
+    let place = place();
+    let found = windlass(&place, &["doctor", "--json"]);
+    let code = found.status.code().unwrap();
+    let report = json(&found, code);
+    assert_eq!(code == 0, !report["confined"].is_null(), "{report}");
+    for test in report["tests"].as_array().unwrap() {
+        assert!(test["error"].is_null(), "{test}");
+        assert!(test["attempts"].as_u64().unwrap() > 20, "{test}");
+        for control in ["write", "hidden", "network", "privileges", "syscalls", "devices"] {
+            let is = |one: &&Value| one["control"] == control;
+            let one = test["controls"].as_array().unwrap().iter().find(is).unwrap();
+            assert_eq!(
+                (&one["state"], &one["tested"]),
+                (&"enforced".into(), &true.into()),
+                "{one}"
+            );
+        }
+    }
+    let programs = report["programs"].as_array().unwrap();
+    let python = programs.iter().find(|program| program["name"] == "python3").unwrap();
+    assert!(python["version"].as_str().unwrap().starts_with("3."), "{python}");
+    // It left nothing behind: no node, no canary's file.
+    assert!(!place.node.dirs().socket().exists());
+    let left: Vec<_> = std::fs::read_dir(place.work().join(".git")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+
+    let page = text(&windlass(&place, &["doctor", "--session-test"]), code);
+    assert!(page.contains("A real session"), "{page}");
+    assert!(!page.contains('\u{1b}'), "colours in a pipe");
+}

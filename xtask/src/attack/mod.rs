@@ -1,0 +1,100 @@
+//! `cargo xtask attack`: the attacks of the test kit against sessions of each isolation level, as
+//! root and as an ordinary user, and against sessions without a sandbox, so that the attacks are
+//! known to bite. One that comes through fails the command.
+
+mod half;
+mod row;
+mod table;
+mod user;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use windlass_protocol::confinement::Isolation;
+use windlass_testkit::attacks::{self, Attack};
+
+use self::row::{Row, Who};
+use crate::{Verdict, workspace};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only these attacks, by the name of their file without its ending
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Only these levels: full, landlock, none
+    #[arg(long, value_name = "LEVEL", value_delimiter = ',', value_parser = level)]
+    level: Vec<Isolation>,
+    /// One JSON object a line instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Only as the user who runs this, with this program, one JSON object a line
+    #[arg(long, hide = true, value_name = "PROGRAM")]
+    half: Option<PathBuf>,
+}
+
+pub fn run(args: &Args) -> Result<Verdict> {
+    let attacks = chosen(&args.only)?;
+    let levels = match args.level.is_empty() {
+        true => Isolation::ALL.to_vec(),
+        false => args.level.clone(),
+    };
+    if let Some(program) = &args.half {
+        half::play(program, &attacks, &levels, |row| println!("{}", row.json()))?;
+        return Ok(Verdict::Good);
+    }
+    let program = program()?;
+    let mut rows = Vec::new();
+    let note = |row: &Row| {
+        if row.fails() {
+            eprintln!("{}", row.complaint());
+        }
+    };
+    half::play(&program, &attacks, &levels, |row| {
+        note(&row);
+        rows.push(row);
+    })?;
+    if Who::this() == Who::Root {
+        for row in user::play(&program, args)? {
+            note(&row);
+            rows.push(row);
+        }
+    }
+    match args.json {
+        true => rows.iter().for_each(|row| println!("{}", row.json())),
+        false => print!("{}", table::table(&attacks, &rows)),
+    }
+    Ok(if rows.iter().any(Row::fails) { Verdict::Bad } else { Verdict::Good })
+}
+
+fn chosen(only: &[String]) -> Result<Vec<Attack>> {
+    let mut attacks = attacks::all();
+    if let Some(name) = only.iter().find(|name| !attacks.iter().any(|a| a.program == **name)) {
+        bail!("no attack is called {name:?}; their files are in crates/testkit/attacks");
+    }
+    attacks.retain(|attack| only.is_empty() || only.iter().any(|name| name == attack.program));
+    Ok(attacks)
+}
+
+/// Builds the program that the nodes run, if it is not built, and says where it is.
+fn program() -> Result<PathBuf> {
+    let built = workspace::cargo()
+        .args(["build", "--quiet", "--package", "windlass", "--bin", "windlass"])
+        .status()
+        .context("cannot run cargo")?;
+    ensure!(built.success(), "the build failed");
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace::root().join("target"), PathBuf::from);
+    let program = target.join("debug/windlass");
+    program.canonicalize().with_context(|| format!("no {}", program.display()))
+}
+
+fn level(text: &str) -> Result<Isolation, String> {
+    let found = Isolation::ALL.into_iter().find(|level| level.as_str() == text);
+    found.ok_or_else(|| "a level is full, landlock or none".to_owned())
+}
+
+/// Runs a command that has to succeed.
+fn must(command: &mut Command) -> Result<()> {
+    workspace::output_of(command).map(drop)
+}

@@ -1,0 +1,89 @@
+//! One attack's verdict, as the halves of a run tell it to each other and to scripts.
+
+use serde::{Deserialize, Serialize};
+use windlass_protocol::confinement::Isolation;
+use windlass_testkit::attacks::{Attack, Verdict};
+
+/// Whose rights the sessions have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Who {
+    Root,
+    User,
+}
+
+impl Who {
+    pub fn this() -> Self {
+        if rustix::process::geteuid().is_root() { Self::Root } else { Self::User }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::User => "user",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Refused,
+    Through,
+    NoVerdict,
+    NotClaimed,
+}
+
+/// What came of one attack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    pub line: u32,
+    pub program: String,
+    pub name: String,
+    pub who: Who,
+    pub level: Isolation,
+    /// Whether the level claims to refuse it.
+    pub claimed: bool,
+    pub kind: Kind,
+    /// By what it was refused, or what it got.
+    pub words: String,
+}
+
+impl Row {
+    pub fn new(attack: &Attack, level: Isolation, verdict: Verdict) -> Self {
+        let (kind, words) = match verdict {
+            Verdict::Refused(by) => (Kind::Refused, by),
+            Verdict::Through(what) => (Kind::Through, what),
+            Verdict::NoVerdict(why) => (Kind::NoVerdict, why),
+            Verdict::NotClaimed(why) => (Kind::NotClaimed, why),
+        };
+        Self {
+            line: attack.line,
+            program: attack.program.to_owned(),
+            name: attack.name.to_owned(),
+            who: Who::this(),
+            level,
+            claimed: attack.claimed_by(level) && kind != Kind::NotClaimed,
+            kind,
+            words,
+        }
+    }
+
+    /// Whether a promise was broken, or is not known to hold.
+    pub fn fails(&self) -> bool {
+        self.claimed && self.kind != Kind::Refused
+    }
+
+    pub fn complaint(&self) -> String {
+        let what = match self.kind {
+            Kind::Through => "got through",
+            _ => "gave no verdict",
+        };
+        let (program, who, level) = (&self.program, self.who.as_str(), self.level);
+        format!("{program} {what} as {who} at {level}: {}", self.words)
+    }
+
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("a row is plain data")
+    }
+}

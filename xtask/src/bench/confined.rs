@@ -1,0 +1,138 @@
+//! What confinement costs: sessions at level `full` and at level `none`, in turns in one run, and
+//! bubblewrap around the same interpreter beside.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use windlass_protocol::SessionId;
+use windlass_protocol::api::{CloseQuery, CreateSession};
+use windlass_protocol::confinement::Isolation;
+use windlass_protocol::policy::PolicyRequest;
+
+use super::figure::{Figure, millis};
+use super::node::{Bench, block_on, create, turn};
+use super::{Plan, python};
+
+const FIRST_ROUNDS: usize = 40;
+const WARM_ROUNDS: usize = 4000;
+const WARM_UP_ROUNDS: usize = 300;
+
+/// Turns of one level between turns of the other: a noisy moment hits both.
+const WARM_PART: usize = 50;
+
+const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
+
+/// `confined_first_answer`: a new session at level `full` to its first answer, beside the same at
+/// level `none`. `confined_added`: what the level adds, round by round. `bwrap_exec`: what
+/// bubblewrap adds to the start of the bare interpreter, beside what the level adds.
+pub fn first_answers(plan: &Plan) -> Result<Vec<Figure>> {
+    block_on(async {
+        let bench = Bench::start().await?;
+        let bwrap = bwrap_is_there();
+        let (mut full, mut none, mut added, mut wrapped) = (vec![], vec![], vec![], vec![]);
+        // The first one compiles the worker's files for this interpreter.
+        for round in 0..=plan.rounds(FIRST_ROUNDS) {
+            let bare = first_answer(&bench, Isolation::None).await?;
+            let confined = first_answer(&bench, Isolation::Full).await?;
+            let by_bwrap = match bwrap {
+                true => Some(bwrap_start()?.as_secs_f64() - bare_start()?.as_secs_f64()),
+                false => None,
+            };
+            if round > 0 {
+                added.push((confined.as_secs_f64() - bare.as_secs_f64()) * 1000.0);
+                wrapped.extend(by_bwrap.map(|seconds| seconds * 1000.0));
+                full.push(confined);
+                none.push(bare);
+            }
+        }
+        let mut figures = vec![
+            Figure::of_times("confined_first_answer", &full).beside(&millis(&none)),
+            Figure::of("confined_added", "ms", &added),
+        ];
+        match bwrap {
+            true => figures.push(Figure::of("bwrap_exec", "ms", &wrapped).beside(&added)),
+            false => eprintln!("bwrap is not installed: no bwrap_exec"),
+        }
+        Ok(figures)
+    })
+}
+
+async fn first_answer(bench: &Bench, level: Isolation) -> Result<Duration> {
+    let wanted = CreateSession { turn: Some(turn("1+1")), ..at_level(level) };
+    let started = Instant::now();
+    let created = bench.client.create_session(&wanted).await?;
+    let took = started.elapsed();
+    let answer = created.turn.context("no first turn")?;
+    ensure!(answer.output.text == "2\n", "the turn answered {:?}", answer.output.text);
+    bench.client.close_session(&created.session.id, AT_ONCE).await?;
+    Ok(took)
+}
+
+fn at_level(level: Isolation) -> CreateSession {
+    let policy = PolicyRequest { isolation: Some(level), ..PolicyRequest::default() };
+    CreateSession { policy: Some(policy), ..create() }
+}
+
+/// `confined_warm_turn`: `1+1` in a session at level `full`, beside one at level `none`.
+pub fn warm_turns(plan: &Plan) -> Result<Vec<Figure>> {
+    block_on(async {
+        let bench = Bench::start().await?;
+        let none = warm_session(&bench, Isolation::None).await?;
+        let full = warm_session(&bench, Isolation::Full).await?;
+        let (mut bare, mut confined) = (vec![], vec![]);
+        while confined.len() < plan.rounds(WARM_ROUNDS) {
+            warm_part(&bench, &none, &mut bare).await?;
+            warm_part(&bench, &full, &mut confined).await?;
+        }
+        Ok(vec![Figure::of_times("confined_warm_turn", &confined).beside(&millis(&bare))])
+    })
+}
+
+async fn warm_session(bench: &Bench, level: Isolation) -> Result<SessionId> {
+    let session = bench.client.create_session(&at_level(level)).await?.session.id;
+    for _ in 0..WARM_UP_ROUNDS {
+        bench.run(&session, "1+1").await?;
+    }
+    Ok(session)
+}
+
+async fn warm_part(bench: &Bench, session: &SessionId, times: &mut Vec<Duration>) -> Result<()> {
+    for _ in 0..WARM_PART {
+        let started = Instant::now();
+        let turn = bench.run(session, "1+1").await?;
+        times.push(started.elapsed());
+        ensure!(turn.output.text == "2\n", "the turn answered {:?}", turn.output.text);
+    }
+    Ok(())
+}
+
+pub fn bwrap_is_there() -> bool {
+    let asked = Command::new("bwrap").arg("--version").stdout(Stdio::null()).status();
+    asked.is_ok_and(|status| status.success())
+}
+
+/// As much of a sandbox as bubblewrap gives to one command.
+fn bwrap_start() -> Result<Duration> {
+    let mut command = Command::new("bwrap");
+    command
+        .args(["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"])
+        .args(["--tmpfs", "/tmp"])
+        .arg(python::path())
+        .args(["-c", "1"])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("LANG", "C.UTF-8");
+    time_of(&mut command)
+}
+
+fn bare_start() -> Result<Duration> {
+    time_of(python::command().args(["-c", "1"]))
+}
+
+fn time_of(command: &mut Command) -> Result<Duration> {
+    let started = Instant::now();
+    let status = command.status()?;
+    ensure!(status.success(), "{command:?} failed");
+    Ok(started.elapsed())
+}
