@@ -271,11 +271,11 @@ mod tests {
     #[test]
     fn sockets_are_found_by_path_and_abstract_ones_are_not() {
         let table = "Num RefCount Protocol Flags Type St Inode Path\n\
-            0000: 00000002 00000000 00010000 0001 01 123 /home/u/agent socket\n\
+            0000: 00000002 00000000 00010000 0001 01 123 /srv/agent socket\n\
             0000: 00000002 00000000 00010000 0001 01 124 @/tmp/.X11-unix/X0\n\
             0000: 00000003 00000000 00000000 0001 03 125\n";
         let found: Vec<_> = socket_paths(table).collect();
-        assert_eq!(found, [PathBuf::from("/home/u/agent socket")]);
+        assert_eq!(found, [PathBuf::from("/srv/agent socket")]);
     }
 
     #[test]

@@ -40,27 +40,27 @@ fn place(policy: &Policy) -> Place {
         list.iter().map(|(path, kind)| (PathBuf::from(path), *kind)).collect()
     };
     Place {
-        workspace: PathBuf::from("/home/u/work"),
-        needed: paths(&["/home/u/.state/workers", "/usr"]),
+        workspace: PathBuf::from("/h/u/work"),
+        needed: paths(&["/h/u/.state/workers", "/usr"]),
         readable: paths(&policy.readable.iter().map(String::as_str).collect::<Vec<_>>()),
         writable: paths(&policy.writable.iter().map(String::as_str).collect::<Vec<_>>()),
         hidden: kinds(&[
-            ("/home/u/.ssh", Kind::Directory),
-            ("/home/u/.netrc", Kind::File),
-            ("/home/u/.state", Kind::Directory),
+            ("/h/u/.ssh", Kind::Directory),
+            ("/h/u/.netrc", Kind::File),
+            ("/h/u/.state", Kind::Directory),
             ("/tmp/agent.sock", Kind::File),
         ]),
-        protected: kinds(&[("/home/u/work/.git", Kind::Directory)]),
+        protected: kinds(&[("/h/u/work/.git", Kind::Directory)]),
         system: kinds(&[
             ("/tmp", Kind::Directory),
             ("/run", Kind::Directory),
             ("/sys/fs/cgroup", Kind::Directory),
         ]),
         siblings: [
-            entries("/", &["home", "tmp", "run", "sys", "usr", "etc", "proc", "dev"]),
-            entries("/home", &["u", "v"]),
-            entries("/home/u", &[".ssh", ".netrc", ".state", "work", "notes"]),
-            entries("/home/u/.state", &["workers", "journal"]),
+            entries("/", &["h", "tmp", "run", "sys", "usr", "etc", "proc", "dev"]),
+            entries("/h", &["u", "v"]),
+            entries("/h/u", &[".ssh", ".netrc", ".state", "work", "notes"]),
+            entries("/h/u/.state", &["workers", "journal"]),
             entries("/sys", &["fs", "class"]),
             entries("/sys/fs", &["cgroup", "ext4"]),
         ]
@@ -118,13 +118,13 @@ fn the_default_reads_the_system_and_writes_the_workspace() {
         machine Read
         private /run Some(67108864)
         private /tmp Some(1073741824)
-        hide /home/u/.netrc
-        hide /home/u/.ssh
-        shell /home/u/.state
-        bind /home/u/work Write
+        hide /h/u/.netrc
+        hide /h/u/.ssh
+        shell /h/u/.state
+        bind /h/u/work Write
         hide /sys/fs/cgroup
-        bind /home/u/.state/workers Read
-        bind /home/u/work/.git Read
+        bind /h/u/.state/workers Read
+        bind /h/u/work/.git Read
         Processes
         Devices { shm_bytes: Some(1073741824) }
         landlock files 7ff2 network 0 scopes 3
@@ -142,11 +142,11 @@ fn read_only_writes_nothing_but_private_places() {
         machine Read
         private /run Some(67108864)
         private /tmp Some(1073741824)
-        hide /home/u/.netrc
-        hide /home/u/.ssh
-        shell /home/u/.state
+        hide /h/u/.netrc
+        hide /h/u/.ssh
+        shell /h/u/.state
         hide /sys/fs/cgroup
-        bind /home/u/.state/workers Read
+        bind /h/u/.state/workers Read
         Processes
         Devices { shm_bytes: Some(1073741824) }
         landlock files 7ff2 network 0 scopes 3
@@ -164,13 +164,13 @@ fn open_writes_everything_that_is_not_hidden() {
         machine Write
         private /run Some(67108864)
         private /tmp Some(1073741824)
-        hide /home/u/.netrc
-        hide /home/u/.ssh
-        shell /home/u/.state
-        bind /home/u/work Write
+        hide /h/u/.netrc
+        hide /h/u/.ssh
+        shell /h/u/.state
+        bind /h/u/work Write
         hide /sys/fs/cgroup
-        bind /home/u/.state/workers Read
-        bind /home/u/work/.git Read
+        bind /h/u/.state/workers Read
+        bind /h/u/work/.git Read
         Processes
         Devices { shm_bytes: Some(1073741824) }
         landlock files 0 network 0 scopes 3
@@ -188,7 +188,7 @@ fn a_home_is_put_together_from_what_is_not_hidden() {
         ("link", Entry::Link("notes".into())),
         ("work", Entry::Real(Kind::Directory)),
     ];
-    let home = PathBuf::from("/home/u");
+    let home = PathBuf::from("/h/u");
     let entries = entries.map(|(name, entry)| (home.join(name), entry)).into();
     let place = Place { opened: [(home, entries)].into(), ..place(&policy) };
     let shown = show(&plan(&policy, &machine(), &place).expect("a plan"));
@@ -197,14 +197,14 @@ fn a_home_is_put_together_from_what_is_not_hidden() {
         machine Read
         private /run Some(67108864)
         private /tmp Some(1073741824)
-        shell /home/u
-        bind /home/u/notes Read
-        bind /home/u/todo Read
-        bind /home/u/work Write
+        shell /h/u
+        bind /h/u/notes Read
+        bind /h/u/todo Read
+        bind /h/u/work Write
         hide /sys/fs/cgroup
-        bind /home/u/.state/workers Read
-        bind /home/u/work/.git Read
-        Link { path: "/home/u/link", target: "notes" }
+        bind /h/u/.state/workers Read
+        bind /h/u/work/.git Read
+        Link { path: "/h/u/link", target: "notes" }
         Processes
         Devices { shm_bytes: Some(1073741824) }
         landlock files 7ff2 network 0 scopes 3
@@ -223,9 +223,9 @@ fn readable_roots_are_bound_into_an_empty_view() {
         private /run Some(67108864)
         private /tmp Some(1073741824)
         bind /usr Read
-        bind /home/u/work Write
-        bind /home/u/.state/workers Read
-        bind /home/u/work/.git Read
+        bind /h/u/work Write
+        bind /h/u/.state/workers Read
+        bind /h/u/work/.git Read
         Processes
         Devices { shm_bytes: Some(1073741824) }
         landlock files 7ff2 network 0 scopes 3
@@ -243,13 +243,13 @@ fn hosts_are_reached_through_a_listener_of_its_own() {
         machine Read
         private /run Some(67108864)
         private /tmp Some(1073741824)
-        hide /home/u/.netrc
-        hide /home/u/.ssh
-        shell /home/u/.state
-        bind /home/u/work Write
+        hide /h/u/.netrc
+        hide /h/u/.ssh
+        shell /h/u/.state
+        bind /h/u/work Write
         hide /sys/fs/cgroup
-        bind /home/u/.state/workers Read
-        bind /home/u/work/.git Read
+        bind /h/u/.state/workers Read
+        bind /h/u/work/.git Read
         Processes
         Devices { shm_bytes: Some(1073741824) }
         landlock files 7ff2 network 0 scopes 3
@@ -281,15 +281,15 @@ fn without_namespaces_rules_cut_hidden_paths_out() {
         allow c /proc/uptime
         allow c /proc/sys/kernel/ngroups_max
         allow d /etc
-        allow d /home/u/notes
-        allow d /home/u/work
-        allow d /home/v
+        allow d /h/u/notes
+        allow d /h/u/work
+        allow d /h/v
         allow d /sys/class
         allow d /sys/fs/ext4
         allow d /usr
-        allow d /home/u/.state/workers
+        allow d /h/u/.state/workers
         allow d /usr
-        allow ffff /home/u/work
+        allow ffff /h/u/work
         not enforced: protected: Landlock cannot cut a name out of a directory that is writable
     "#]],
     );
@@ -319,15 +319,15 @@ fn what_an_old_landlock_cannot_do_is_said_or_refused() {
         allow c /proc/uptime
         allow c /proc/sys/kernel/ngroups_max
         allow d /etc
-        allow d /home/u/notes
-        allow d /home/u/work
-        allow d /home/v
+        allow d /h/u/notes
+        allow d /h/u/work
+        allow d /h/v
         allow d /sys/class
         allow d /sys/fs/ext4
         allow d /usr
-        allow d /home/u/.state/workers
+        allow d /h/u/.state/workers
         allow d /usr
-        allow 7fff /home/u/work
+        allow 7fff /h/u/work
         not enforced: protected: Landlock cannot cut a name out of a directory that is writable
         not enforced: processes: this kernel's Landlock cannot keep signals in
     "#]],
