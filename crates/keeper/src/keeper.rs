@@ -204,6 +204,10 @@ impl Keeper {
     /// The worker said that it can take turns.
     pub(crate) fn worker_is_ready(&mut self, name: String) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Down) {
+            Stage::Starting { mut worker, until } if worker.joining.is_some() => {
+                worker.said_ready = Some(name);
+                Stage::Starting { worker, until }
+            }
             Stage::Starting { mut worker, .. } => {
                 worker.meter.begin();
                 self.watch.quicken(worker.pid, watch::Worker::Fresh);
@@ -258,6 +262,7 @@ impl Keeper {
 
     fn reap(&mut self) {
         let reaped = reap_all();
+        self.note_joined(&reaped.ended);
         let pid = self.worker().map(|worker| worker.pid);
         if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
             self.worker_ended(how.clone());

@@ -11,6 +11,7 @@
 mod connection;
 mod egress;
 mod input;
+mod joining;
 mod keeper;
 mod node_side;
 mod signals;

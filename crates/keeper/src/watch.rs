@@ -20,7 +20,7 @@ use windlass_sandbox::cgroup::Gauge;
 use windlass_sandbox::pace::{Pace, Whom, set_pace};
 
 use self::disk::Disk;
-use self::processes::Processes;
+pub(crate) use self::processes::Processes;
 use crate::keeper::{Keeper, Stage, Then};
 
 /// Time from a turn's start or end to the first look, and between looks.

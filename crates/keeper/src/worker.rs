@@ -36,6 +36,10 @@ pub(crate) struct Worker {
     pub pid: u32,
     /// The first process of its pid namespace, where it has one.
     pub init: Option<u32>,
+    /// The process that moves it into its cgroups, until that has ended.
+    pub joining: Option<u32>,
+    /// What it called itself when it said that it is ready, while it must still be moved.
+    pub said_ready: Option<String>,
     pub meter: Meter,
     socket: OwnedFd,
     decoder: Decoder,
@@ -93,7 +97,7 @@ impl Worker {
         let null = std::fs::File::open("/dev/null")?;
         let mut env = launch.env.clone();
         env.push((FD_VARIABLE.to_owned(), theirs.as_raw_fd().to_string()));
-        let Started { pid, init, listener, confinement } = spawn(&Command {
+        let Started { pid, init, joining, listener, confinement } = spawn(&Command {
             argv: &launch.argv,
             env: &env,
             cwd: &launch.cwd,
@@ -107,6 +111,8 @@ impl Worker {
         let worker = Self {
             pid,
             init,
+            joining,
+            said_ready: None,
             meter: Meter::of(pid),
             socket: ours,
             decoder: Decoder::default(),

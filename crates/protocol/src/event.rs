@@ -187,8 +187,6 @@ pub enum EndReason {
     WorkerExited,
     /// No worker could be started.
     StartFailed,
-    /// A control that the policy requires is not enforced here.
-    NotEnforceable,
     /// It lived as long as its policy allows.
     WallTime,
     /// The worker broke the protocol.

@@ -30,7 +30,6 @@ use crate::seccomp::{self, FilterError, Namespaces, Shape};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
-    JoinCgroup,
     Unshare,
     MapUser,
     Fork,
@@ -54,8 +53,7 @@ pub enum Step {
 }
 
 impl Step {
-    const ALL: [Self; 21] = [
-        Self::JoinCgroup,
+    const ALL: [Self; 20] = [
         Self::Unshare,
         Self::MapUser,
         Self::Fork,
@@ -84,7 +82,6 @@ impl Step {
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::JoinCgroup => "join the session's cgroup",
             Self::Unshare => "make namespaces",
             Self::MapUser => "map the user into its namespace",
             Self::Fork => "start a process in the namespaces",

@@ -7,6 +7,7 @@
 
 mod channel;
 mod init;
+mod joining;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -42,7 +43,7 @@ pub struct Command<'a> {
     pub stderr: BorrowedFd<'a>,
     /// A descriptor that the program gets under its number.
     pub kept: BorrowedFd<'a>,
-    /// The control groups to join.
+    /// The control groups that it is moved into.
     pub cgroups: &'a [PathBuf],
     pub plan: &'a Plan,
 }
@@ -53,6 +54,10 @@ pub struct Started {
     pub pid: u32,
     /// The first process of its pid namespace, where it has one.
     pub init: Option<u32>,
+    /// A process that moves it into its control groups, and exits with 0 when that is done. The
+    /// kernel takes its time for that, some 10 ms, in which the program can start; but it must not
+    /// be given work before.
+    pub joining: Option<u32>,
     /// The proxy's listener in its network namespace, where the plan has one.
     pub listener: Option<OwnedFd>,
     pub confinement: Confinement,
@@ -91,12 +96,18 @@ pub fn spawn(command: &Command<'_>) -> Result<Started, SpawnError> {
     };
     drop(theirs);
     let heard = hear(&ours, child, prepared.needs_namespaces());
-    if prepared.needs_namespaces() {
-        // It ends as soon as it has made its two children.
-        let _ = waitpid(child, None);
-    }
-    let heard = heard?;
-    let started = heard.into_started(command.plan)?;
+    let joining = match (prepared.needs_namespaces(), command.cgroups.is_empty()) {
+        (true, true) => {
+            // It ends as soon as it has made its two children.
+            let _ = waitpid(child, None);
+            None
+        }
+        (true, false) => Some(child),
+        (false, true) => None,
+        (false, false) => Some(joining::start(&ready.cgroups, child)?),
+    };
+    let mut started = heard?.into_started(command.plan)?;
+    started.joining = joining.map(|pid| pid.as_raw().unsigned_abs());
     Ok(started)
 }
 
@@ -152,19 +163,12 @@ impl<'a> Ready<'a> {
             command,
         })
     }
-
-    fn join_cgroups(&self) -> Result<(), Failed> {
-        for procs in &self.cgroups {
-            rustix::io::write(procs, b"0").map_err(Failed::at(Step::JoinCgroup))?;
-        }
-        Ok(())
-    }
 }
 
-/// The process between: makes the namespaces, starts their first two processes, and ends.
+/// The process between: makes the namespaces, starts their first two processes, moves them into
+/// their control groups, and ends.
 fn between(prepared: &Prepared, ready: &Ready<'_>, channel: &Channel) -> ! {
-    let made = ready.join_cgroups().and_then(|()| prepared.make_namespaces());
-    if let Err(failed) = made {
+    if let Err(failed) = prepared.make_namespaces() {
         give_up(channel, failed);
     }
     // SAFETY: one thread, and the child makes system calls only.
@@ -178,8 +182,8 @@ fn between(prepared: &Prepared, ready: &Ready<'_>, channel: &Channel) -> ! {
         Ok(ForkResult::Child) => become_worker(prepared, ready, channel),
         Ok(ForkResult::Parent { child }) => {
             channel.say(&Word::Pids { init: init.as_raw(), worker: child.as_raw() });
-            // SAFETY: ends the process without running anything of the caller's.
-            unsafe { libc::_exit(0) }
+            channel.close();
+            joining::join(&ready.cgroups, &[child, init])
         }
         Err(errno) => give_up(channel, fork_failed(errno)),
     }
@@ -198,9 +202,6 @@ fn give_up(channel: &Channel, failed: Failed) -> ! {
 /// Confines this process, tests the sandbox, and runs the program.
 fn become_worker(prepared: &Prepared, ready: &Ready<'_>, channel: &Channel) -> ! {
     let confined = (|| {
-        if !prepared.needs_namespaces() {
-            ready.join_cgroups()?;
-        }
         take_places(ready.command, channel)?;
         let listener = prepared.confine()?;
         if let Some(listener) = listener {
@@ -334,6 +335,7 @@ impl Heard {
         Ok(Started {
             pid: worker.unsigned_abs(),
             init: self.init.map(i32::unsigned_abs),
+            joining: None,
             listener: self.listener,
             confinement,
         })

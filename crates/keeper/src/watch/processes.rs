@@ -48,6 +48,10 @@ impl Processes {
         listed
     }
 
+    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.below.keys().copied()
+    }
+
     /// All their threads; the first of a process has its number.
     pub fn thread_ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.threads.iter().copied()

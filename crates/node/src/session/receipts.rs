@@ -27,7 +27,6 @@ pub(super) fn session_ended(session: &SessionId, reason: EndReason) -> Option<Re
         EndReason::Closed => None,
         EndReason::WorkerExited
         | EndReason::StartFailed
-        | EndReason::NotEnforceable
         | EndReason::WallTime
         | EndReason::ProtocolError
         | EndReason::KeeperLost

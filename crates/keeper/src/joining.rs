@@ -1,0 +1,68 @@
+//! The worker's way into its cgroups: another process moves it while its program starts, and no turn
+//! is given to it before it is in, with everything that it may have started meanwhile.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use windlass_protocol::Stream;
+use windlass_protocol::event::EventKind;
+
+use crate::keeper::{Keeper, Stage, Then};
+use crate::watch::Processes;
+
+/// Rounds of looking for what was started before the worker was in. Each process that a round moves
+/// can have started others; one that keeps ahead of so many is not let through.
+const ROUNDS_MAX: usize = 8;
+
+impl Keeper {
+    /// Looks whether the process that moves the worker has ended, and lets a worker that is ready
+    /// begin.
+    pub(crate) fn note_joined(&mut self, ended: &[(u32, String)]) {
+        let Some(worker) = self.worker() else { return };
+        let Some(joining) = worker.joining else { return };
+        let Some((_, how)) = ended.iter().find(|(pid, _)| *pid == joining) else { return };
+        worker.joining = None;
+        let ready = worker.said_ready.take();
+        let groups = self.launch.as_ref().map(|launch| launch.cgroups.clone()).unwrap_or_default();
+        let whole = how == "exit code 0" && gather(&groups);
+        if !whole && matches!(self.stage, Stage::Starting { .. }) {
+            let note = b"windlass: the worker could not be moved into its cgroups\n";
+            let output = EventKind::Output { stream: Stream::Stderr, background: true };
+            self.tell(None, output, Bytes::from_static(note));
+            return self.clear(Then::StayDown);
+        }
+        if let Some(name) = ready {
+            self.worker_is_ready(name);
+        }
+    }
+}
+
+/// Moves whatever was started below this process before its parent was in; whether all are in.
+fn gather(groups: &[PathBuf]) -> bool {
+    for _ in 0..ROUNDS_MAX {
+        let outside: Vec<u32> =
+            Processes::below_this().numbers().filter(|pid| !is_in(*pid, groups)).collect();
+        if outside.is_empty() {
+            return true;
+        }
+        for pid in outside {
+            for group in groups {
+                // One that has ended meanwhile is gone in the next round.
+                let _ = std::fs::write(group.join("cgroup.procs"), pid.to_string());
+            }
+        }
+    }
+    false
+}
+
+/// Whether a process is in all of the groups, which have one name; one that has ended counts as in.
+fn is_in(pid: u32, groups: &[PathBuf]) -> bool {
+    let name = groups.first().and_then(|group| group.file_name()?.to_str());
+    let (Some(name), Ok(said)) = (name, std::fs::read_to_string(format!("/proc/{pid}/cgroup")))
+    else {
+        return true;
+    };
+    said.lines().filter(|line| line.ends_with(name)).count() >= groups.len()
+        || std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|stat| stat.contains(") Z "))
+}

@@ -1,0 +1,65 @@
+//! Moving a started process into its control groups, by a process that does nothing else: the kernel
+//! waits for all its processors before such a move, and nobody else should wait with it.
+
+use std::fs::File;
+
+use nix::unistd::{ForkResult, Pid, fork};
+
+use super::SpawnError;
+
+/// Digits of a process id, and a sign to spare.
+const PID_BYTES: usize = 12;
+
+/// Starts a process that moves `worker`.
+pub(super) fn start(groups: &[File], worker: Pid) -> Result<Pid, SpawnError> {
+    // SAFETY: the caller has one thread, and the child makes system calls only.
+    match unsafe { fork() } {
+        Ok(ForkResult::Child) => join(groups, &[worker]),
+        Ok(ForkResult::Parent { child }) => Ok(child),
+        Err(errno) => Err(super::setup("fork")(errno.into())),
+    }
+}
+
+/// Moves the processes and ends: with 0, or with 1 where a move was refused.
+pub(super) fn join(groups: &[File], pids: &[Pid]) -> ! {
+    let mut code = 0;
+    for pid in pids {
+        let mut space = [0; PID_BYTES];
+        let number = digits(pid.as_raw(), &mut space);
+        for procs in groups {
+            match rustix::io::write(procs, number) {
+                // One that has ended already needs no group.
+                Ok(_) | Err(rustix::io::Errno::SRCH) => {}
+                Err(_) => code = 1,
+            }
+        }
+    }
+    // SAFETY: ends the process without running anything of the caller's.
+    unsafe { libc::_exit(code) }
+}
+
+/// A number as text, without allocating.
+fn digits(number: i32, space: &mut [u8; PID_BYTES]) -> &[u8] {
+    let mut left = number.unsigned_abs();
+    let mut at = PID_BYTES;
+    loop {
+        at -= 1;
+        space[at] = b'0' + u8::try_from(left % 10).unwrap_or(0);
+        left /= 10;
+        if left == 0 {
+            return &space[at..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_they_are_read() {
+        for number in [1, 7, 10, 4_194_304, i32::MAX] {
+            assert_eq!(digits(number, &mut [0; PID_BYTES]), number.to_string().as_bytes());
+        }
+    }
+}
