@@ -70,8 +70,8 @@ pub enum SpawnError {
     Setup { act: &'static str, cause: io::Error },
     #[error(transparent)]
     Prepare(#[from] PrepareError),
-    #[error("{0}{1}")]
-    Confine(Failed, String),
+    #[error(transparent)]
+    Confine(Failed),
     #[error("the sandbox does not hold: {control} is required, and a canary got through")]
     CanaryThrough { control: Control },
     #[error("it took longer than {CONFINE_WAIT:?}")]
@@ -289,7 +289,7 @@ fn hear(channel: &Channel, child: Pid, namespaces: bool) -> Result<Heard, SpawnE
             Ok(Some(Word::Listener(listener))) => heard.listener = Some(listener),
             Ok(Some(Word::Canaries(results))) => heard.canaries = Some(results),
             Ok(Some(Word::Failed(failed))) => {
-                break Err(SpawnError::Confine(failed, String::new()));
+                break Err(SpawnError::Confine(failed));
             }
             Err(_) => break Err(SpawnError::TooSlow),
         }
