@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use tokio::task::JoinSet;
 use windlass_client::Client;
 use windlass_protocol::SessionId;
-use windlass_testkit::bombs::{BESIDE_A_NEIGHBOUR, small_limits};
+use windlass_testkit::bombs::{WITH_A_FLOOD, small_limits};
 
 use super::Plan;
 use super::figure::{Figure, millis, percentile};
@@ -30,7 +30,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
         }
         let quiet = turns(&bench, &neighbour, time).await?;
         let mut bombing = JoinSet::new();
-        for code in BESIDE_A_NEIGHBOUR {
+        for code in WITH_A_FLOOD {
             let id = bombed_session(&bench.client).await?;
             let client = bench.node.client().await?;
             bombing
