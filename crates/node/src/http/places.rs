@@ -101,6 +101,11 @@ impl Places {
         self.freed.notified().await;
     }
 
+    /// Waits until somebody has left by itself.
+    pub async fn wait_for_room(&self) {
+        self.freed.notified().await;
+    }
+
     fn try_take(self: &Arc<Self>) -> Option<Seat> {
         let mut seats = self.lock();
         if seats.taken >= self.most {

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -18,6 +18,7 @@ use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_keepalive;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -71,15 +72,30 @@ async fn accept_all(listener: Listener, places: Arc<Places>, router: Router, con
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                // Most likely out of descriptors. The client waits, as it does for a place.
-                context.patience.within(ROOM_WAIT, places.make_room()).await;
+                // Most likely out of descriptors, which the kernel says before it looks whether
+                // anybody waits. If somebody does, an idle connection leaves for it.
+                if listener.has_caller() {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    context.patience.within(ROOM_WAIT, places.make_room()).await;
+                } else {
+                    context.patience.within(ROOM_WAIT, places.wait_for_room()).await;
+                }
             }
         }
     }
 }
 
 impl Listener {
+    /// Whether a client waits to be accepted.
+    fn has_caller(&self) -> bool {
+        let listener = match self {
+            Self::Socket(socket) => socket.as_fd(),
+            Self::Tcp(tcp, _) => tcp.as_fd(),
+        };
+        let mut asked = [PollFd::from_borrowed_fd(listener, PollFlags::IN)];
+        poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
     /// The next connection; none, if it is not to be served.
     async fn accept(&self) -> io::Result<Option<LeanStream>> {
         let taken = match self {
