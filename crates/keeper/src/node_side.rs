@@ -83,6 +83,7 @@ impl Keeper {
             self.watch = Watch::of(&launch);
             self.launch = Some(launch);
             self.start_worker();
+            self.watch.take_stock();
         }
         // Commands may have come with the attach.
         self.take_commands();

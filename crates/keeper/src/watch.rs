@@ -134,6 +134,14 @@ impl Watch {
         Self { limits, gauge, disk, oom_kills, refused, ..Self::default() }
     }
 
+    /// A worker is starting, and nothing else is to be done: what there is before it does anything
+    /// is measured, as much as one look takes in.
+    pub fn take_stock(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            disk.look(Instant::now());
+        }
+    }
+
     /// When it looks next.
     pub fn next_look(&self) -> Option<Instant> {
         self.schedule.due

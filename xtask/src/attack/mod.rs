@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use windlass_protocol::confinement::Isolation;
 use windlass_testkit::attacks::{self, Attack};
 
-use self::row::{Row, Who};
+use self::row::Who;
 use crate::{Verdict, workspace};
 
 #[derive(Debug, clap::Args)]
@@ -45,26 +45,18 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
     let program = program()?;
     let mut rows = Vec::new();
-    let note = |row: &Row| {
-        if row.fails() {
-            eprintln!("{}", row.complaint());
-        }
-    };
-    half::play(&program, &attacks, &levels, |row| {
-        note(&row);
-        rows.push(row);
-    })?;
+    half::play(&program, &attacks, &levels, |row| rows.push(row))?;
     if Who::this() == Who::Root {
-        for row in user::play(&program, args)? {
-            note(&row);
-            rows.push(row);
-        }
+        rows.extend(user::play(&program, args)?);
     }
     match args.json {
         true => rows.iter().for_each(|row| println!("{}", row.json())),
         false => print!("{}", table::table(&attacks, &rows)),
     }
-    Ok(if rows.iter().any(Row::fails) { Verdict::Bad } else { Verdict::Good })
+    // Last, where the end of a long run is all that is seen of it.
+    let failed: Vec<_> = rows.iter().filter(|row| row.fails()).collect();
+    failed.iter().for_each(|row| eprintln!("{}", row.complaint()));
+    Ok(if failed.is_empty() { Verdict::Good } else { Verdict::Bad })
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Attack>> {

@@ -1,13 +1,13 @@
-//! What the workspace has grown by since the session began. Measuring means to walk it, so it is
-//! walked only when its file system has lost more room than the session may still take, and a part
-//! of it at a time.
+//! What the workspace has grown by since the session began. Measuring means to walk it, a part at a
+//! time: soon when its file system has lost more room than the session may still take, and seldom
+//! when it has not, since others may have freed as much meanwhile.
 
 use std::collections::HashSet;
 use std::fs::ReadDir;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use super::free_bytes;
 use super::processes::Processes;
@@ -15,28 +15,40 @@ use super::processes::Processes;
 /// Entries that one look takes in; the walk goes on with the next.
 const ENTRIES_PER_LOOK: usize = 4096;
 
+/// Files may be dated by a clock that is late by so much.
+const CLOCK_STEP: Duration = Duration::from_millis(10);
+
 /// Directories that a walk remembers to go into, and files with several names that it remembers to
 /// have seen. With more, what it finds is no longer believed.
 const REMEMBERED_MAX: usize = 100_000;
 
-/// Time between two walks, in times of what the last one took.
+/// Time between two walks, in times of what the last one took: when room was lost, and when not.
 const PAUSE_WALKS: u32 = 10;
+const PAUSE_WALKS_UNCALLED: u32 = 100;
 
 /// The workspace's size as far as it is known.
 #[derive(Debug)]
 pub(crate) struct Disk {
     workspace: PathBuf,
     allowed: u64,
-    /// Its size when the session began; unknown until a first walk.
+    /// Its size when the session began; unknown until a first walk, in which what was made since
+    /// does not count.
     baseline: Option<u64>,
+    began: SystemTime,
     /// Its size when it was measured last, and what the file system had left then.
     size: u64,
     free: u64,
     walk: Option<Walk>,
     /// Nothing was hidden from us when the session began.
     sees_all: bool,
-    /// No walk begins before then.
-    pause_until: Option<Instant>,
+    last: Option<Walked>,
+}
+
+/// When a walk ended, and the time that it took of this process.
+#[derive(Debug, Clone, Copy)]
+struct Walked {
+    at: Instant,
+    took: Duration,
 }
 
 /// More than is allowed, and more than before.
@@ -54,11 +66,12 @@ impl Disk {
             workspace: workspace.to_owned(),
             allowed,
             baseline: is_empty.then_some(0),
+            began: SystemTime::now() - CLOCK_STEP,
             size: 0,
             free: free_bytes(workspace).unwrap_or(0),
             walk: None,
             sees_all: true,
-            pause_until: None,
+            last: None,
         }
     }
 
@@ -78,7 +91,7 @@ impl Disk {
             if !self.worth_a_walk(now, free) {
                 return None;
             }
-            self.walk = Walk::begin(&self.workspace, now, free);
+            self.walk = Walk::begin(&self.workspace, self.began, free);
         }
         let walk = self.walk.as_mut()?;
         if walk.go_on(ENTRIES_PER_LOOK) == Progress::More {
@@ -93,9 +106,9 @@ impl Disk {
         }
         let before = std::mem::replace(&mut self.size, size);
         self.free = walk.free;
-        self.pause_until = Some(now + (now - walk.began) * PAUSE_WALKS);
+        self.last = Some(Walked { at: now, took: walk.took });
         let Some(baseline) = self.baseline else {
-            self.baseline = Some(size);
+            self.baseline = Some(size.saturating_sub(walk.new_bytes));
             self.sees_all = !walk.blind;
             return None;
         };
@@ -104,23 +117,27 @@ impl Disk {
     }
 
     fn worth_a_walk(&self, now: Instant, free: u64) -> bool {
-        if self.pause_until.is_some_and(|until| now < until) {
-            return false;
-        }
         let Some(baseline) = self.baseline else { return true };
         let left = baseline.saturating_add(self.allowed).saturating_sub(self.size);
-        self.free.saturating_sub(free) > left
+        let pause = match self.free.saturating_sub(free) > left {
+            true => PAUSE_WALKS,
+            false => PAUSE_WALKS_UNCALLED,
+        };
+        self.last.is_none_or(|walked| now >= walked.at + walked.took * pause)
     }
 }
 
 /// A walk that may be taken in parts.
 #[derive(Debug)]
 struct Walk {
-    began: Instant,
+    took: Duration,
     /// What the file system had left when it began.
     free: u64,
     device: u64,
+    session_began: SystemTime,
     bytes: u64,
+    /// Those of files that were made since the session began, where the file system says when.
+    new_bytes: u64,
     todo: Vec<PathBuf>,
     reading: Option<ReadDir>,
     /// Files with several names count once.
@@ -136,13 +153,15 @@ enum Progress {
 }
 
 impl Walk {
-    fn begin(root: &Path, now: Instant, free: u64) -> Option<Self> {
+    fn begin(root: &Path, session_began: SystemTime, free: u64) -> Option<Self> {
         let device = std::fs::metadata(root).ok()?.dev();
         Some(Self {
-            began: now,
+            took: Duration::ZERO,
             free,
             device,
+            session_began,
             bytes: 0,
+            new_bytes: 0,
             todo: vec![root.to_owned()],
             reading: None,
             seen: HashSet::new(),
@@ -151,6 +170,13 @@ impl Walk {
     }
 
     fn go_on(&mut self, entries_max: usize) -> Progress {
+        let began = Instant::now();
+        let progress = self.take_in(entries_max);
+        self.took += began.elapsed();
+        progress
+    }
+
+    fn take_in(&mut self, entries_max: usize) -> Progress {
         for _ in 0..entries_max {
             let Some(reading) = &mut self.reading else {
                 let Some(dir) = self.todo.pop() else { return Progress::Done };
@@ -184,7 +210,11 @@ impl Walk {
         } else if about.nlink() > 1 && !self.remember(about.ino()) {
             return;
         }
-        self.bytes += about.blocks() * 512;
+        let bytes = about.blocks() * 512;
+        self.bytes += bytes;
+        if about.created().is_ok_and(|made| made >= self.session_began) {
+            self.new_bytes += bytes;
+        }
     }
 
     fn remember(&mut self, inode: u64) -> bool {
@@ -202,8 +232,6 @@ fn hides(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// How long a walk of a few files may take.
@@ -215,10 +243,24 @@ mod tests {
         std::fs::write(dir.join(name), vec![7; usize::try_from(bytes).unwrap()]).unwrap();
     }
 
+    /// Makes a file of 1 MiB which the file system dates later than another one, and says when.
+    fn made_later(dir: &Path, other: &str, name: &str) -> SystemTime {
+        let made = |name| std::fs::metadata(dir.join(name)).unwrap().created().unwrap();
+        let start = Instant::now();
+        loop {
+            write(dir, name, MIB);
+            if made(name) > made(other) {
+                return made(name);
+            }
+            assert!(start.elapsed() < SOON);
+            std::fs::remove_file(dir.join(name)).unwrap();
+        }
+    }
+
     /// Looks until a walk, if one is called for, is done.
     fn look(disk: &mut Disk, free: u64) -> Option<u64> {
         let now = Instant::now();
-        disk.pause_until = None;
+        disk.last = None;
         loop {
             let grown = disk.look_with(now, free, Processes::default);
             if grown.is_some() || disk.walk.is_none() {
@@ -229,14 +271,25 @@ mod tests {
     }
 
     #[test]
-    fn growth_over_the_limit_is_found_and_only_when_room_was_lost() {
+    fn growth_over_the_limit_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path(), 4 * MIB) };
         assert_eq!(disk.baseline, Some(0));
         write(dir.path(), "a", 5 * MIB);
-        assert_eq!(look(&mut disk, 98 * MIB), None, "the file system says it cannot be");
         assert_eq!(look(&mut disk, 95 * MIB), Some(5));
         assert_eq!(disk.free, 95 * MIB);
+    }
+
+    #[test]
+    fn it_is_found_soon_if_room_was_lost_and_later_if_others_freed_as_much() {
+        let dir = tempfile::tempdir().unwrap();
+        let walked = Walked { at: Instant::now(), took: Duration::from_millis(20) };
+        let disk = Disk { free: 100 * MIB, ..Disk::of(dir.path(), 4 * MIB) };
+        let disk = Disk { last: Some(walked), ..disk };
+        let worth = |ms, free| disk.worth_a_walk(walked.at + Duration::from_millis(ms), free);
+        assert!(!worth(199, 95 * MIB) && worth(200, 95 * MIB));
+        assert!(!worth(1999, 100 * MIB) && worth(2000, 100 * MIB));
+        assert!(worth(2000, 200 * MIB), "others freed a lot");
     }
 
     #[test]
@@ -245,9 +298,10 @@ mod tests {
         write(dir.path(), "before", 6 * MIB);
         let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path(), 4 * MIB) };
         assert_eq!(disk.baseline, None);
+        disk.began = made_later(dir.path(), "before", "quick");
         assert_eq!(look(&mut disk, 100 * MIB), None);
         assert_eq!(disk.baseline.map(|bytes| bytes / MIB), Some(6));
-        write(dir.path(), "new", 3 * MIB);
+        write(dir.path(), "new", 2 * MIB);
         assert_eq!(look(&mut disk, 90 * MIB), None, "others took the room");
         write(dir.path(), "more", 3 * MIB);
         assert_eq!(look(&mut disk, 80 * MIB), Some(6));
@@ -276,7 +330,7 @@ mod tests {
                 std::fs::write(below.join(file.to_string()), "x").unwrap();
             }
         }
-        let mut walk = Walk::begin(dir.path(), Instant::now(), 0).unwrap();
+        let mut walk = Walk::begin(dir.path(), SystemTime::now(), 0).unwrap();
         let parts = (1..).find(|_| walk.go_on(ENTRIES_PER_LOOK) == Progress::Done);
         assert_eq!(parts, Some(2));
         assert!(walk.bytes >= 40 * 150 * 512 && !walk.blind, "{}", walk.bytes);
@@ -289,7 +343,7 @@ mod tests {
         write(other.path(), "large", 8 * MIB);
         std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
         std::os::unix::fs::symlink(other.path(), dir.path().join("out")).unwrap();
-        let mut walk = Walk::begin(dir.path(), Instant::now(), 0).unwrap();
+        let mut walk = Walk::begin(dir.path(), SystemTime::now(), 0).unwrap();
         assert_eq!(walk.go_on(ENTRIES_PER_LOOK), Progress::Done);
         assert_eq!(walk.bytes / MIB, 1);
     }
