@@ -1,6 +1,7 @@
 //! What every part of a running node shares: its settings, its journal, its sessions.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,8 @@ pub(crate) struct Context {
     /// For replies that wait.
     pub patience: Patience,
     sessions: Mutex<HashMap<SessionId, Slot>>,
+    /// Told when a session that was being made is there, or is not to be.
+    made: Notify,
     /// Told when the last session goes, or anything is asked.
     pub idle: Notify,
     last_use_ms: AtomicU64,
@@ -75,6 +78,7 @@ impl Context {
             starting: Starting::default(),
             patience: Patience::default(),
             sessions: Mutex::default(),
+            made: Notify::new(),
             idle: Notify::new(),
             last_use_ms: AtomicU64::new(0),
             born: Instant::now(),
@@ -82,26 +86,35 @@ impl Context {
         }
     }
 
-    /// Takes an id, if it is free.
-    pub fn reserve(&self, id: &SessionId) -> bool {
-        let mut sessions = self.lock();
-        if sessions.contains_key(id) {
-            return false;
+    /// Takes an id, if it is free. One that is being made is waited for: of a session that exists,
+    /// whoever asks next learns where it is.
+    pub async fn reserve(&self, id: &SessionId) -> bool {
+        loop {
+            let made = self.made.notified();
+            match self.lock().entry(id.clone()) {
+                Entry::Vacant(free) => {
+                    free.insert(Slot::Reserved);
+                    return true;
+                }
+                Entry::Occupied(taken) if matches!(taken.get(), Slot::Live(_)) => return false,
+                Entry::Occupied(_) => {}
+            }
+            made.await;
         }
-        sessions.insert(id.clone(), Slot::Reserved);
-        true
     }
 
     pub fn admit(&self, handle: Handle) {
         let mut sessions = self.lock();
         sessions.insert(handle.id.clone(), Slot::Live(handle));
         self.metrics.sessions(sessions.len());
+        self.made.notify_waiters();
     }
 
     pub fn forget(&self, id: &SessionId) {
         self.starting.forget(id);
         let mut sessions = self.lock();
         sessions.remove(id);
+        self.made.notify_waiters();
         self.metrics.sessions(sessions.len());
         if sessions.is_empty() {
             self.used();

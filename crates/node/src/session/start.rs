@@ -76,10 +76,22 @@ pub(crate) async fn create(
     wanted: CreateSession,
     first: Option<Request>,
 ) -> Result<Handle, Failure> {
-    if !context.reserve(&id) {
+    if !context.reserve(&id).await {
         return Err(exists(&id));
     }
-    let made = make(context, id.clone(), wanted).await;
+    // Whoever asks may be gone before it is made; what was begun is finished all the same.
+    let made = tokio::spawn(make_reserved(context.clone(), id, wanted, first));
+    made.await.map_err(|error| internal(&error.to_string()))?
+}
+
+/// Makes a session whose id is taken, or gives the id back.
+async fn make_reserved(
+    context: Arc<Context>,
+    id: SessionId,
+    wanted: CreateSession,
+    first: Option<Request>,
+) -> Result<Handle, Failure> {
+    let made = make(&context, id.clone(), wanted).await;
     match made {
         Ok((actor, handle)) => {
             if let Some(first) = first {
