@@ -66,7 +66,7 @@ impl Dirs {
     /// The directories that the environment names, created and checked.
     pub fn from_env() -> Result<Self, DirsError> {
         let uid = rustix::process::geteuid().as_raw();
-        let (runtime, state) = choose(uid, |name| std::env::var_os(name))?;
+        let (runtime, state) = choose(uid, |name| std::env::var_os(name), is_own_directory)?;
         Self::at(runtime, state)
     }
 
@@ -103,20 +103,28 @@ impl Dirs {
     }
 }
 
-/// The runtime and the state directory, from an environment.
+/// The runtime and the state directory, from an environment. Many agents start their servers with
+/// a few variables only: without XDG_RUNTIME_DIR, the place where it leads by convention is tried
+/// before another one, so that they come to the same node as everybody else.
 fn choose(
     uid: u32,
     variable: impl Fn(&str) -> Option<OsString>,
+    is_own: impl Fn(&Path, u32) -> bool,
 ) -> Result<(PathBuf, PathBuf), DirsError> {
     let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let usual = || Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|dir| is_own(dir, uid));
     let runtime = path("WINDLASS_RUNTIME_DIR")
-        .or_else(|| path("XDG_RUNTIME_DIR").map(|base| base.join("windlass")))
+        .or_else(|| path("XDG_RUNTIME_DIR").or_else(usual).map(|base| base.join("windlass")))
         .unwrap_or_else(|| PathBuf::from(format!("/tmp/windlass-{uid}")));
     let state = path("WINDLASS_STATE_DIR")
         .or_else(|| path("XDG_STATE_HOME").map(|base| base.join("windlass")))
         .or_else(|| path("HOME").map(|home| home.join(".local/state/windlass")))
         .ok_or(DirsError::NoHome)?;
     Ok((runtime, state))
+}
+
+fn is_own_directory(path: &Path, uid: u32) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|about| about.is_dir() && about.uid() == uid)
 }
 
 /// Creates `path` for its user alone, or checks that it is so.
@@ -152,9 +160,11 @@ mod tests {
 
     #[track_caller]
     fn check_choice(environment: &[(&str, &str)], runtime: &str, state: &str) {
-        let found = choose(7, |name| {
-            environment.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
-        });
+        let found = choose(
+            7,
+            |name| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()),
+            |_, _| false,
+        );
         assert_eq!(found.unwrap(), (PathBuf::from(runtime), PathBuf::from(state)));
     }
 
@@ -180,7 +190,15 @@ mod tests {
             "/tmp/windlass-7",
             "/h/.local/state/windlass",
         );
-        assert!(matches!(choose(7, |_| None), Err(DirsError::NoHome)));
+        assert!(matches!(choose(7, |_| None, |_, _| false), Err(DirsError::NoHome)));
+    }
+
+    #[test]
+    fn a_filtered_environment_leads_to_the_same_runtime_directory() {
+        let home = |name: &str| (name == "HOME").then(|| OsString::from("/h"));
+        let usual = choose(7, home, |path, uid| path == Path::new("/run/user/7") && uid == 7);
+        assert_eq!(usual.unwrap().0, Path::new("/run/user/7/windlass"));
+        assert_eq!(choose(7, home, |_, _| false).unwrap().0, Path::new("/tmp/windlass-7"));
     }
 
     #[test]
