@@ -1,10 +1,13 @@
-//! `cargo xtask`: checks and measurements of this workspace, one module a command. It never
-//! changes a file.
+//! `cargo xtask`: checks and measurements of this workspace, one module a command. It changes no
+//! file but the one that `conformance --write-docs` makes.
 
+mod agents;
 mod attack;
 mod bench;
+mod conformance;
 mod contract;
 mod load;
+mod packages;
 mod tidy;
 mod workspace;
 
@@ -27,6 +30,10 @@ enum Command {
     Contract(contract::Args),
     /// Attack sessions of each isolation level, and print what refused each attack
     Attack(attack::Args),
+    /// Run real agents and MCP clients against `windlass mcp`, with a stub for their model
+    Agents(agents::Args),
+    /// Run the official MCP conformance suite against a node, and print what passes
+    Conformance(conformance::Args),
     /// Measure, and print both sides of each ratio
     Bench(bench::Args),
     /// Keep one core busy until standard input closes (what `contract --load` runs)
@@ -39,6 +46,8 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Contract(args) => contract::run(&args),
         Command::Attack(args) => attack::run(&args),
+        Command::Agents(args) => agents::run(&args),
+        Command::Conformance(args) => conformance::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Busy => load::spin_until_stdin_closes(),
     };

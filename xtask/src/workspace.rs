@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 /// The root of the workspace that this process runs in. Not the one it was built in: checkouts may
@@ -24,6 +24,22 @@ pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
+}
+
+/// Where cargo puts what it builds, and these commands what they keep between runs.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// Builds the program in its debug form, if it is not built, and says where it is.
+pub fn windlass() -> Result<PathBuf> {
+    let built = cargo()
+        .args(["build", "--quiet", "--package", "windlass", "--bin", "windlass"])
+        .status()
+        .context("cannot run cargo")?;
+    ensure!(built.success(), "the build failed");
+    let program = target().join("debug/windlass");
+    program.canonicalize().with_context(|| format!("no {}", program.display()))
 }
 
 /// Runs a command to its end and gives its standard output as text.

@@ -17,6 +17,8 @@ mod run;
 mod session;
 mod workers;
 
+/// What a door that is written elsewhere is made of.
+pub use axum::Router;
 pub use config::{Config, Listen, Reach};
 pub use instance::ClaimError;
 pub use run::{RunError, run};

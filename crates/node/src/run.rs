@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -46,8 +47,9 @@ pub enum RunError {
     Io { act: &'static str, cause: io::Error },
 }
 
-/// Runs a node until it is told to stop. `ready` is called once clients can connect.
-pub async fn run(config: Config, ready: impl FnOnce()) -> Result<(), RunError> {
+/// Runs a node until it is told to stop. `doors` are served beside the node's own, and `ready` is
+/// called once clients can connect.
+pub async fn run(config: Config, doors: Router, ready: impl FnOnce()) -> Result<(), RunError> {
     let failed = |act| move |cause| RunError::Io { act, cause };
     let (mut claim, listener) = Claim::take(&config)?;
     let passing = claim.listen(config.egress_socket())?;
@@ -66,7 +68,7 @@ pub async fn run(config: Config, ready: impl FnOnce()) -> Result<(), RunError> {
     take_over_all(&context);
     context.cgroups.sweep(|id| SessionId::parse(id).is_ok_and(|id| context.knows(&id)));
     tokio::spawn(egress::serve(passing, descriptors, context.clone()));
-    http::serve(listeners, descriptors, &context);
+    http::serve(listeners, descriptors, doors, &context);
     ready();
     tracing::info!(%epoch, sessions = context.session_count(), "the node serves");
     let sessions = until_stopped(&context).await.map_err(failed("listen to signals"))?;

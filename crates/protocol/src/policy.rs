@@ -388,6 +388,8 @@ pub const PROTECTED: &[&str] = &[
     ".svn",
     ".claude",
     ".codex",
+    ".agents",
+    ".aws",
     ".cursor",
     ".gemini",
     ".vscode",

@@ -200,7 +200,7 @@ impl Drop for TestNode {
 }
 
 /// Where the node finds programs: the tests' Python first, and no shims.
-fn search_path() -> OsString {
+pub(crate) fn search_path() -> OsString {
     let mut path = OsString::new();
     if let Some(beside) = python().parent() {
         path.push(beside);

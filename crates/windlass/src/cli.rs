@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    attach, completions, doctor, down, egress, interrupt, kill, logs, man, node, policy, ps, repl,
-    run, status, token, up,
+    attach, completions, doctor, down, egress, install, interrupt, kill, logs, man, mcp, node,
+    policy, ps, repl, run, status, token, uninstall, up,
 };
 use crate::terminal::Terminal;
 
@@ -23,6 +23,7 @@ Examples:
   windlass logs -f SESSION             follow what a session prints
   windlass policy explain              what code in a new session may touch
   windlass doctor                      whether this machine can confine it
+  windlass install                     put it into the agents on this machine
 
 The node starts by itself when a command needs it. Its directories are WINDLASS_RUNTIME_DIR and
 WINDLASS_STATE_DIR, by default windlass below XDG_RUNTIME_DIR and XDG_STATE_HOME. With WINDLASS_URL
@@ -49,8 +50,11 @@ enum Command {
     Attach(attach::Args),
     Interrupt(interrupt::Args),
     Kill(kill::Args),
+    Mcp(mcp::Args),
     Policy(policy::Args),
     Doctor(doctor::Args),
+    Install(install::Args),
+    Uninstall(uninstall::Args),
     Token(token::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -81,6 +85,8 @@ fn dispatch(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCod
         Command::Token(args) => return token::run(args, terminal),
         Command::Policy(args) => return policy::run(args, terminal),
         Command::Doctor(args) => return doctor::run(args, terminal),
+        Command::Install(args) => return install::run(args, terminal),
+        Command::Uninstall(args) => return uninstall::run(args, terminal),
         other => other,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -97,10 +103,13 @@ fn dispatch(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCod
             Command::Attach(args) => attach::run(args, terminal).await,
             Command::Interrupt(args) => interrupt::run(args, terminal).await,
             Command::Kill(args) => kill::run(args, terminal).await,
+            Command::Mcp(args) => mcp::run(args, terminal).await,
             Command::Node(_)
             | Command::Token(_)
             | Command::Policy(_)
             | Command::Doctor(_)
+            | Command::Install(_)
+            | Command::Uninstall(_)
             | Command::Completions(_)
             | Command::Man(_) => unreachable!("ran before the runtime"),
         }

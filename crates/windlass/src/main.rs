@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+mod agents;
 mod answers;
 mod cli;
 mod commands;

@@ -25,6 +25,15 @@ pub async fn started_with(args: Vec<OsString>) -> anyhow::Result<Client> {
     Ok(connect(StartNode::IfAbsent { program, args }).await?)
 }
 
+/// The same as [`started`], for whoever connects later and tells of it in other ways.
+pub async fn started_later() -> Result<Client, ClientError> {
+    let start = match std::env::current_exe() {
+        Ok(program) => StartNode::IfAbsent { program, args: Vec::new() },
+        Err(_) => StartNode::Never,
+    };
+    connect(start).await
+}
+
 /// A client of a node that runs already; `None` if none does.
 pub async fn present() -> anyhow::Result<Option<Client>> {
     match connect(StartNode::Never).await {

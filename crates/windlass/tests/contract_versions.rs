@@ -5,12 +5,9 @@
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::task::JoinHandle;
 use windlass_client::{ClientError, WhichSessions};
 use windlass_testkit::raw_http::RawHttp;
-use windlass_testkit::{PATIENCE, TestNode, within};
+use windlass_testkit::{OddNode, PATIENCE, TestNode, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
@@ -56,7 +53,7 @@ async fn ask(node: &TestNode, method: &str, path: &str, version: Option<&str>) -
 async fn contract_48_a_client_says_when_the_node_is_of_another_version() {
     for (said, named) in [("windlass-api: 2.0\r\n", "2.0"), ("", "none")] {
         let place = TestNode::builder(PROGRAM).prepare().unwrap();
-        let _other = Impostor::start(&place, said);
+        let _other = OddNode::start(&place, said).unwrap();
         let client = place.client().await.unwrap();
         let error = within(PATIENCE, client.node_status()).await.unwrap_err();
         assert!(matches!(error, ClientError::VersionMismatch { .. }), "{error:?}");
@@ -84,45 +81,7 @@ async fn contract_48_a_client_says_when_the_node_is_of_another_version() {
 #[tokio::test]
 async fn contract_48_a_client_works_with_a_newer_node_that_is_compatible() {
     let place = TestNode::builder(PROGRAM).prepare().unwrap();
-    let _other = Impostor::start(&place, "windlass-api: 1.7\r\n");
+    let _other = OddNode::start(&place, "windlass-api: 1.7\r\n").unwrap();
     let client = place.client().await.unwrap();
     assert_eq!(within(PATIENCE, client.node_status()).await.unwrap().version, "9.9.9");
-}
-
-/// A node of another release, as far as its first answer shows.
-struct Impostor(JoinHandle<()>);
-
-impl Impostor {
-    fn start(place: &TestNode, header: &'static str) -> Self {
-        let listener = UnixListener::bind(place.dirs().socket()).unwrap();
-        Self(tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(answer(stream, header));
-            }
-        }))
-    }
-}
-
-impl Drop for Impostor {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-async fn answer(mut stream: UnixStream, header: &str) {
-    // Fields that a newer node may say and this client does not know are no obstacle.
-    let body = r#"{"version":"9.9.9","api":"1.7","pid":7,"epoch":1,"started_at_ms":1,"sessions":0,
-        "runtime_dir":"/r","state_dir":"/s","news":{"of":"the future"}}"#;
-    let mut heard = Vec::new();
-    while !heard.ends_with(b"\r\n\r\n") {
-        match stream.read_u8().await {
-            Ok(byte) => heard.push(byte),
-            Err(_) => return,
-        }
-    }
-    let answer = format!(
-        "HTTP/1.1 200 OK\r\n{header}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    let _ = stream.write_all(answer.as_bytes()).await;
 }

@@ -10,7 +10,7 @@ mod user;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail};
 use windlass_protocol::confinement::Isolation;
 use windlass_testkit::attacks::{self, Attack};
 
@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         half::play(program, &attacks, &levels, |row| println!("{}", row.json()))?;
         return Ok(Verdict::Good);
     }
-    let program = program()?;
+    let program = workspace::windlass()?;
     let mut rows = Vec::new();
     half::play(&program, &attacks, &levels, |row| rows.push(row))?;
     if Who::this() == Who::Root {
@@ -66,19 +66,6 @@ fn chosen(only: &[String]) -> Result<Vec<Attack>> {
     }
     attacks.retain(|attack| only.is_empty() || only.iter().any(|name| name == attack.program));
     Ok(attacks)
-}
-
-/// Builds the program that the nodes run, if it is not built, and says where it is.
-fn program() -> Result<PathBuf> {
-    let built = workspace::cargo()
-        .args(["build", "--quiet", "--package", "windlass", "--bin", "windlass"])
-        .status()
-        .context("cannot run cargo")?;
-    ensure!(built.success(), "the build failed");
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| workspace::root().join("target"), PathBuf::from);
-    let program = target.join("debug/windlass");
-    program.canonicalize().with_context(|| format!("no {}", program.display()))
 }
 
 fn level(text: &str) -> Result<Isolation, String> {

@@ -36,7 +36,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     })
 }
 
-fn pss_mib(pid: u32) -> Result<f64> {
+pub fn pss_mib(pid: u32) -> Result<f64> {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = rollup.lines().find(|line| line.starts_with("Pss:")).context("no Pss")?;
     let kib: f64 = line.split_ascii_whitespace().nth(1).context("no number")?.parse()?;

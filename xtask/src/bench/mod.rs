@@ -7,6 +7,7 @@ mod confined;
 mod figure;
 mod first_answer;
 mod interrupt;
+mod mcp;
 mod memory;
 mod node;
 mod output;
@@ -42,6 +43,8 @@ const BENCHES: &[Bench] = &[
     Bench { figures: &["output_rate", "output_rss_growth_mib"], measure: output::measure },
     Bench { figures: &["kill_recovery", "kill_lost_bytes"], measure: recovery::measure },
     Bench { figures: &["session_mib", "node_mib"], measure: memory::measure },
+    Bench { figures: &["mcp_tools_list"], measure: mcp::starts },
+    Bench { figures: &["mcp_turn", "mcp_added_latency", "mcp_bridge_mib"], measure: mcp::turns },
     Bench { figures: &["neighbour_quiet_p95", "neighbour_bombed_p95"], measure: bombs::measure },
 ];
 

@@ -20,6 +20,7 @@ const HOSTS: &[&str] = &[
     "semver.org",
     "spdx.org",
     "sqlite.org",
+    "static.modelcontextprotocol.io",
     "windlass",
     "www.apache.org",
 ];

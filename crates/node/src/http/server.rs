@@ -52,10 +52,11 @@ pub(crate) enum Listener {
     Tcp(TcpListener, TcpGate),
 }
 
-/// Accepts until the node stops. `descriptors` is how many the node may have open.
-pub(crate) fn serve(listeners: Vec<Listener>, descriptors: u64, context: &App) {
+/// Accepts until the node stops. `descriptors` is how many the node may have open, and `doors` what
+/// is served beside `/v1`.
+pub(crate) fn serve(listeners: Vec<Listener>, descriptors: u64, doors: Router, context: &App) {
     let places = Places::within(descriptors);
-    let router = router(context.clone());
+    let router = router(context.clone()).merge(doors);
     for listener in listeners {
         tokio::spawn(accept_all(listener, places.clone(), router.clone(), context.clone()));
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use tracing_subscriber::EnvFilter;
-use windlass_client::Dirs;
+use windlass_client::{Client, Dirs, StartNode};
+use windlass_mcp::{Connect, Door, DoorOptions, Transport, http};
 use windlass_node::failure::Failure;
-use windlass_node::{ClaimError, Config, Listen, Reach, RunError, Wanted};
+use windlass_node::{ClaimError, Config, Listen, Reach, Router, RunError, Wanted};
 use windlass_protocol::ErrorCode;
 
 use super::up::ListenArgs;
@@ -60,7 +61,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .with_env_filter(
-            EnvFilter::try_from_env("WINDLASS_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+            EnvFilter::try_from_env("WINDLASS_LOG")
+                .unwrap_or_else(|_| EnvFilter::new("info,rmcp=error")),
         )
         .init();
     if !args.foreground {
@@ -70,7 +72,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let config = configure(&args)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    match runtime.block_on(windlass_node::run(config, say_ready)) {
+    let doors = mcp_door(&config)?;
+    match runtime.block_on(windlass_node::run(config, doors, say_ready)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             tracing::error!(%error, "the node cannot run");
@@ -78,6 +81,23 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// MCP over HTTP. It reaches the node as every client does, by its socket.
+fn mcp_door(config: &Config) -> anyhow::Result<Router> {
+    let dirs = Dirs { runtime: config.runtime_dir.clone(), ..Dirs::from_env()? };
+    let connect: Connect = Box::new(move || {
+        let dirs = dirs.clone();
+        Box::pin(Client::connect(dirs, StartNode::Never))
+    });
+    let door = Door::new(DoorOptions {
+        connect,
+        transport: Transport::Http,
+        workspace: None,
+        policy: None,
+        interpreter: None,
+    });
+    Ok(Router::new().route_service(http::PATH, http::service(door)))
 }
 
 fn configure(args: &Args) -> anyhow::Result<Config> {

@@ -34,7 +34,7 @@ pub struct ListenArgs {
 
 impl ListenArgs {
     /// The same, for `windlass node`.
-    fn of_node(&self) -> Vec<OsString> {
+    pub fn of_node(&self) -> Vec<OsString> {
         let mut args = Vec::new();
         if let Some(address) = self.listen {
             args.push("--listen".into());
@@ -54,16 +54,19 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     if let Some(wanted) = wanted
         && !is_at(wanted, status.listen.as_deref())
     {
-        anyhow::bail!(
-            "node {} runs already and does not listen at {wanted}: stop it with \
-             `windlass down --keep-sessions`, then try again",
-            status.pid
-        );
+        return Err(not_listening(status.pid, wanted));
     }
     let door = status.listen.map(|address| format!(", at http://{address}")).unwrap_or_default();
     let (pid, version) = (status.pid, status.version);
     terminal.say(&format!("the node is up (pid {pid}, version {version}{door})"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+pub fn not_listening(pid: u32, wanted: SocketAddr) -> anyhow::Error {
+    anyhow::anyhow!(
+        "node {pid} runs already and does not listen at {wanted}: stop it with \
+         `windlass down --keep-sessions`, then try again"
+    )
 }
 
 /// Whether `real` is what `wanted` asks for; port 0 asks for any.

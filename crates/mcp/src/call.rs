@@ -1,0 +1,158 @@
+//! One call of a client, as the rest of the door sees it: who calls, from where, what the client
+//! can do, and how the call ends early.
+
+use std::path::PathBuf;
+
+use rmcp::RoleServer;
+use rmcp::model::{
+    ClientCapabilities, ElicitationCapability, ProgressNotificationParam, ProtocolVersion,
+};
+use rmcp::service::{Peer, RequestContext};
+use tokio::sync::watch;
+use windlass_protocol::policy::PolicyRequest;
+
+use crate::codex;
+use crate::door::{Door, Transport};
+use crate::names::Scope;
+use crate::reply::Fault;
+
+/// What a client that does not say its name is called.
+const NAMELESS: &str = "mcp";
+
+/// Clients that show the model structured content in place of the text, and some of them in place
+/// of images too. A model reads text better than JSON with escapes: they get the readable half.
+const READERS: [&str; 2] = [CODEX, "claude-code"];
+
+/// What the SDK calls a client that said its name in another request, to a server without sessions.
+const FORGOTTEN: &str = "rmcp";
+
+/// What Codex says of its turn in each call, and how it calls itself.
+const CODEX_TURN: &str = "x-codex-turn-metadata";
+const CODEX: &str = "codex-mcp-client";
+
+/// Whether a client gets the readable half of answers only.
+pub(crate) fn reads_only(context: &RequestContext<RoleServer>) -> bool {
+    READERS.contains(&name_of(context).as_str())
+}
+
+fn name_of(context: &RequestContext<RoleServer>) -> String {
+    match context.client_info().map(|info| info.name) {
+        Some(name) if name != FORGOTTEN => name,
+        _ if context.meta.contains_key(CODEX_TURN) => CODEX.to_owned(),
+        _ => NAMELESS.to_owned(),
+    }
+}
+
+/// A request, with what its client said of itself.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub scope: Scope,
+    pub workspace: Option<PathBuf>,
+    pub policy: Option<PolicyRequest>,
+    pub asks: Asks,
+    /// The client takes a task's handle instead of an answer.
+    pub takes_tasks: bool,
+    context: RequestContext<RoleServer>,
+    gone: watch::Receiver<bool>,
+    /// What a cancelled call means for its turn.
+    cancelled: Cancelled,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cancelled {
+    StopsTheTurn,
+    /// The connection was lost, which says nothing about the turn.
+    LeavesIt,
+}
+
+/// How a client asks its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// By an answer that says so; the call then comes again (2026-07-28).
+    ByAnswer,
+    /// By a request of ours within the call.
+    ByRequest,
+    Never,
+}
+
+impl Call {
+    /// A sandbox that the client names for this call and that is not understood is a fault: the
+    /// call is not carried out with another one.
+    pub fn new(door: &Door, context: &RequestContext<RoleServer>) -> Result<Self, Fault> {
+        let sandbox = codex::sandbox_of(&context.meta.0)?;
+        let (workspace, policy) = match sandbox {
+            Some(sandbox) => {
+                let sandbox = sandbox.within(door.shared.policy.as_ref());
+                (sandbox.workspace.or_else(|| door.shared.workspace.clone()), Some(sandbox.policy))
+            }
+            None => (door.shared.workspace.clone(), door.shared.policy.clone()),
+        };
+        let name = name_of(context);
+        let stateless = is_stateless(context.protocol_version().as_ref());
+        let abilities = context.client_capabilities().unwrap_or_default();
+        let cancelled = match (door.shared.transport, stateless) {
+            // Closing the answer is how a call is cancelled there.
+            (Transport::Stdio, _) | (Transport::Http, true) => Cancelled::StopsTheTurn,
+            (Transport::Http, false) => Cancelled::LeavesIt,
+        };
+        Ok(Self {
+            scope: Scope::of(&name, workspace.as_deref(), policy.as_ref()),
+            workspace,
+            policy,
+            asks: asks(&abilities, stateless, door.shared.transport),
+            takes_tasks: abilities.supports_tasks(),
+            context: context.clone(),
+            gone: door.shared.gone.clone(),
+            cancelled,
+        })
+    }
+
+    pub fn peer(&self) -> &Peer<RoleServer> {
+        &self.context.peer
+    }
+
+    /// Whether the client is told how a long turn goes.
+    pub fn wants_progress(&self) -> bool {
+        self.context.meta.get_progress_token().is_some()
+    }
+
+    /// Best effort: a client that does not hear of it loses nothing.
+    pub async fn tell_progress(&self, progress: f64, message: String) {
+        let Some(token) = self.context.meta.get_progress_token() else { return };
+        let told = ProgressNotificationParam::new(token, progress).with_message(message);
+        let _ = self.peer().notify_progress(told).await;
+    }
+
+    /// Returns when the call has nobody to answer any more, and says why.
+    pub async fn ended_early(&self) -> Fault {
+        let mut gone = self.gone.clone();
+        tokio::select! {
+            biased;
+            Ok(_) = gone.wait_for(|gone| *gone) => Fault::Gone,
+            () = self.context.ct.cancelled() => match self.cancelled {
+                Cancelled::StopsTheTurn => Fault::Cancelled,
+                Cancelled::LeavesIt => Fault::Gone,
+            },
+        }
+    }
+}
+
+fn is_stateless(version: Option<&ProtocolVersion>) -> bool {
+    version.is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
+}
+
+fn asks(abilities: &ClientCapabilities, stateless: bool, transport: Transport) -> Asks {
+    let has_forms = match &abilities.elicitation {
+        // Before there were kinds, there were forms only.
+        Some(ElicitationCapability { form: None, url: None, .. }) => true,
+        Some(kinds) => kinds.form.is_some(),
+        None => false,
+    };
+    match (has_forms, stateless, transport) {
+        (false, ..) => Asks::Never,
+        (true, true, _) => Asks::ByAnswer,
+        (true, false, Transport::Stdio) => Asks::ByRequest,
+        // Its answer would come as a request of its own, to a server that keeps no sessions.
+        (true, false, Transport::Http) => Asks::Never,
+    }
+}

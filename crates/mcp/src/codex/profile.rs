@@ -1,0 +1,192 @@
+//! A managed permission profile as a policy. In a profile the deepest entry at or above a path
+//! decides about it, and what no entry is above of is closed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use windlass_protocol::confinement::{Control, Isolation};
+use windlass_protocol::policy::{PROTECTED, PolicyRequest, Preset};
+
+use super::wire::{Access, Entry, EntryPath, FileSystem, NetworkAccess, Special};
+use super::{BadSandbox, ENTRIES_MAX, paths, repeated, simple};
+
+/// What Codex means by the least that programs need.
+const MINIMAL: [&str; 8] =
+    ["/bin", "/sbin", "/usr", "/etc", "/lib", "/lib64", "/nix/store", "/run/current-system/sw"];
+
+/// How the directory starts that a Codex process makes for itself, and lets itself read. In a
+/// policy it would give every process of Codex another session.
+const OWN_DIRECTORY: &str = "codex-arg0";
+
+/// The policy that holds at least as strictly what a profile says of a call in `workspace`.
+pub(super) fn managed(
+    file_system: FileSystem,
+    network: NetworkAccess,
+    workspace: &Path,
+) -> Result<PolicyRequest, BadSandbox> {
+    match file_system {
+        FileSystem::Unrestricted {} => Ok(simple(Preset::Open, network)),
+        FileSystem::Restricted { entries, .. } => {
+            let rules = Rules::of(entries, workspace)?;
+            let policy = simple(rules.preset(workspace)?, network);
+            rules.fill(policy, workspace)
+        }
+    }
+}
+
+/// Each path that a profile speaks of, and what it says there.
+struct Rules(BTreeMap<PathBuf, Access>);
+
+impl Rules {
+    fn of(entries: Vec<Entry>, workspace: &Path) -> Result<Self, BadSandbox> {
+        if entries.len() > ENTRIES_MAX {
+            return Err(BadSandbox::TooMany { what: "entries", max: ENTRIES_MAX });
+        }
+        let mut rules = Self(BTreeMap::new());
+        for Entry { path, access, .. } in entries {
+            match path {
+                EntryPath::Path { path } => rules.add(paths::absolute(&path)?, access),
+                EntryPath::Special { value } => rules.add_special(&value, access, workspace)?,
+                EntryPath::GlobPattern { pattern } => {
+                    return Err(BadSandbox::NotHeld {
+                        what: format!("the pattern {:?}", repeated(&pattern)),
+                        remedy: "name the paths one by one in the profile",
+                    });
+                }
+            }
+        }
+        Ok(rules)
+    }
+
+    fn add_special(
+        &mut self,
+        special: &Special,
+        access: Access,
+        workspace: &Path,
+    ) -> Result<(), BadSandbox> {
+        let not_held = |what: &str, remedy| BadSandbox::NotHeld { what: what.to_owned(), remedy };
+        match (special, access) {
+            (Special::Root {}, access) => self.add("/".into(), access),
+            (Special::Minimal {}, Access::Read) => {
+                for path in MINIMAL {
+                    self.add(path.into(), access);
+                }
+            }
+            (Special::Minimal {}, Access::Write | Access::Deny) => {
+                let what = "the system's own files, other than to read";
+                return Err(not_held(what, "name the paths one by one in the profile"));
+            }
+            (Special::ProjectRoots { subpath: None }, access) => {
+                self.add(workspace.to_owned(), access);
+            }
+            (Special::ProjectRoots { subpath: Some(subpath) }, access) => {
+                self.add(paths::below(workspace, subpath)?, access);
+            }
+            (Special::SlashTmp {}, Access::Deny) => self.add("/tmp".into(), access),
+            (Special::Tmpdir {}, Access::Deny) => {
+                let what = "TMPDIR, which it denies without saying where it is";
+                return Err(not_held(what, "name the path in the profile"));
+            }
+            // A session has temporary directories of its own, and the machine's are closed to it.
+            (Special::SlashTmp {} | Special::Tmpdir {}, Access::Read | Access::Write) => {}
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, path: PathBuf, access: Access) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if access == Access::Read && name.starts_with(OWN_DIRECTORY) {
+            return;
+        }
+        let said = self.0.entry(path).or_insert(access);
+        *said = access.max(*said);
+    }
+
+    fn at(&self, path: &Path) -> Option<Access> {
+        self.0.get(path).copied()
+    }
+
+    fn root(&self) -> Option<Access> {
+        self.at(Path::new("/"))
+    }
+
+    /// The deepest rule among these paths, which go from the bottom up.
+    fn deepest<'a>(&self, mut paths: impl Iterator<Item = &'a Path>) -> Option<(&'a Path, Access)> {
+        paths.find_map(|path| Some((path, self.at(path)?)))
+    }
+
+    fn preset(&self, workspace: &Path) -> Result<Preset, BadSandbox> {
+        let here = self.deepest(workspace.ancestors()).map(|(_, access)| access);
+        match (here, self.root()) {
+            (None | Some(Access::Deny), _) => {
+                Err(BadSandbox::WorkspaceClosed(workspace.to_owned()))
+            }
+            (Some(Access::Write), Some(Access::Write)) => Ok(Preset::Open),
+            (Some(Access::Write), _) => Ok(Preset::Workspace),
+            (Some(Access::Read), Some(Access::Write)) => Err(kept_in_all(workspace)),
+            (Some(Access::Read), _) => Ok(Preset::ReadOnly),
+        }
+    }
+
+    fn fill(
+        &self,
+        mut policy: PolicyRequest,
+        workspace: &Path,
+    ) -> Result<PolicyRequest, BadSandbox> {
+        let mut readable = Vec::new();
+        let mut required = Control::REQUIRED.to_vec();
+        let below_root = || self.0.iter().filter(|(path, _)| path.parent().is_some());
+        if below_root().any(|(_, access)| *access == Access::Write) {
+            // Codex keeps some names in what is writable, whether its profile lists them or not.
+            required.push(Control::Protected);
+        }
+        for (path, access) in below_root() {
+            let above = self.deepest(path.ancestors().skip(1));
+            let text = || path.to_string_lossy().into_owned();
+            match (*access, above) {
+                (Access::Deny, _) => policy.hidden.push(text()),
+                (Access::Write, _) if path == workspace => {}
+                (Access::Write, _) => policy.writable.push(text()),
+                (Access::Read, Some((above, Access::Write))) if above.parent().is_none() => {
+                    return Err(kept_in_all(path));
+                }
+                (Access::Read, Some((_, Access::Write))) if self.is_protected(path, workspace) => {}
+                (Access::Read, Some((_, Access::Write))) => {
+                    // A view of the files can do this, and rules on the machine's own cannot.
+                    policy.isolation = Some(Isolation::Full);
+                    readable.push(text());
+                }
+                (Access::Read, Some((_, Access::Read))) => {}
+                (Access::Read, None | Some((_, Access::Deny))) if path == workspace => {}
+                (Access::Read, None | Some((_, Access::Deny))) => readable.push(text()),
+            }
+        }
+        if matches!(self.root(), None | Some(Access::Deny)) {
+            required.push(Control::Read);
+            policy.readable = Some(readable);
+        } else if !readable.is_empty() {
+            readable.insert(0, "/".to_owned());
+            policy.readable = Some(readable);
+        }
+        if required.len() > Control::REQUIRED.len() {
+            policy.required = Some(required);
+        }
+        Ok(policy)
+    }
+
+    /// Whether every session keeps it from being written anyway.
+    fn is_protected(&self, path: &Path, workspace: &Path) -> bool {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let in_a_root = path
+            .parent()
+            .is_some_and(|root| root == workspace || self.at(root) == Some(Access::Write));
+        in_a_root && PROTECTED.contains(&name)
+    }
+}
+
+fn kept_in_all(path: &Path) -> BadSandbox {
+    BadSandbox::NotHeld {
+        what: format!("{:?} is read-only where all else can be written", repeated(&path.display())),
+        remedy: "make less than the whole machine writable in the profile",
+    }
+}

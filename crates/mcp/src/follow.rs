@@ -1,0 +1,243 @@
+//! A call that looks at a turn: gives the turn to its session, waits as long as the call may, tells
+//! of progress, asks for input, and makes the answer. A call that is cancelled stops its turn; one
+//! whose client is gone leaves it.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use rmcp::model::{CallToolResponse, InputResponses};
+use windlass_client::{Client, fresh_turn_id};
+use windlass_protocol::api::{SubmitTurn, Turn, TurnQuery, TurnState};
+use windlass_protocol::{SessionId, TurnId};
+
+use crate::call::Call;
+use crate::door::Door;
+use crate::input::{self, Answered, Asked};
+use crate::reply::{Fault, TurnReply, output_link};
+use crate::{images, sessions, tasks};
+
+/// Time between two words of progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// A client that takes tasks gets a handle for a turn that lasts longer.
+const TASK_AFTER: Duration = Duration::from_secs(2);
+
+/// The longest line of output in a word of progress.
+const PROGRESS_CHARS_MAX: usize = 120;
+
+/// How a call looks at its turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    pub wait: Duration,
+    pub output_bytes: usize,
+}
+
+/// A call and the turn that it looks at.
+pub(crate) struct Follow<'c> {
+    call: &'c Call,
+    client: &'c Client,
+    session: SessionId,
+    turn: TurnId,
+    look: Look,
+    began: Instant,
+    until: Instant,
+    /// The number of the next question.
+    question: u32,
+    note: Option<String>,
+}
+
+/// Runs code in the session that the call names.
+pub(crate) async fn run(
+    door: &Door,
+    call: &Call,
+    session: Option<&str>,
+    code: String,
+    look: Look,
+) -> Result<CallToolResponse, Fault> {
+    let client = door.client().await?;
+    let mut place = sessions::find_or_make(door, call, session).await?;
+    let submit = SubmitTurn {
+        id: Some(fresh_turn_id()),
+        code,
+        output_bytes_max: Some(look.output_bytes),
+        ..SubmitTurn::default()
+    };
+    let mut tried = false;
+    loop {
+        let turn = submit.id.clone().unwrap_or_else(fresh_turn_id);
+        let mut follow = Follow::new(call, client, place.id.clone(), turn, look);
+        follow.note.clone_from(&place.note);
+        match follow.submit(submit.clone()).await {
+            // The session ended since it was last used: a name is then given to a new one.
+            Err(Fault::Client(error)) if sessions::is_over(&error) && !tried => {
+                if !sessions::forget(door, &place) {
+                    return Err(error.into());
+                }
+                tried = true;
+                place = sessions::find_or_make(door, call, session).await?;
+            }
+            Err(fault) => return Err(fault),
+            Ok(turn) => return follow.see_through(turn).await,
+        }
+    }
+}
+
+impl<'c> Follow<'c> {
+    pub fn new(
+        call: &'c Call,
+        client: &'c Client,
+        session: SessionId,
+        turn: TurnId,
+        look: Look,
+    ) -> Self {
+        let began = Instant::now();
+        let (until, question, note) = (began, 1, None);
+        let mut follow = Self { call, client, session, turn, look, began, until, question, note };
+        follow.wait_anew();
+        follow
+    }
+
+    async fn submit(&self, submit: SubmitTurn) -> Result<Turn, Fault> {
+        let submit = SubmitTurn { wait_ms: self.next_wait_ms(), ..submit };
+        self.unless_ended(self.client.submit_turn(&self.session, &submit)).await
+    }
+
+    /// The turn as it is now.
+    pub async fn now(&self) -> Result<Turn, Fault> {
+        Ok(self.client.turn(&self.session, &self.turn, self.query(0)).await?)
+    }
+
+    /// Gives the turn what a client answered to its question, and goes on.
+    pub async fn answered(
+        mut self,
+        question: u32,
+        responses: &InputResponses,
+    ) -> Result<CallToolResponse, Fault> {
+        self.question = question + 1;
+        match input::answer_of(responses) {
+            Answered::With(text) => {
+                input::send(self.client, &self.session, &self.turn, &text).await?;
+                self.wait_and_see_through().await
+            }
+            Answered::Refused => self.reply_refused().await,
+            Answered::Not => {
+                let turn = self.now().await?;
+                self.see_through(turn).await
+            }
+        }
+    }
+
+    /// Waits first: the turn was just given what it asked for.
+    pub async fn wait_and_see_through(self) -> Result<CallToolResponse, Fault> {
+        let turn = self.wait().await?;
+        self.see_through(turn).await
+    }
+
+    /// Waits until the turn ends, asks, or the call has waited long enough; then answers.
+    pub async fn see_through(mut self, mut turn: Turn) -> Result<CallToolResponse, Fault> {
+        loop {
+            match turn.state {
+                TurnState::Ended => return self.reply(turn).await,
+                TurnState::AwaitingInput => {
+                    let asked = input::ask(self.call, &turn, self.question);
+                    match self.unless_ended(async { Ok::<_, Fault>(asked.await) }).await? {
+                        Asked::Elsewhere => return self.reply(turn).await,
+                        Asked::ByAnswer(required) => return Ok(required.into()),
+                        Asked::Answered(Answered::With(text)) => {
+                            input::send(self.client, &self.session, &self.turn, &text).await?;
+                            // Its user's time is not the call's.
+                            self.wait_anew();
+                        }
+                        Asked::Answered(_) => return self.reply_refused().await,
+                    }
+                }
+                TurnState::Waiting | TurnState::Running | TurnState::Interrupting => {
+                    if Instant::now() >= self.until {
+                        return self.handle_or_reply(turn).await;
+                    }
+                    self.tell_progress(&turn).await;
+                }
+            }
+            turn = self.wait().await?;
+        }
+    }
+
+    fn wait_anew(&mut self) {
+        let wait = match self.call.takes_tasks {
+            true => self.look.wait.min(TASK_AFTER),
+            false => self.look.wait,
+        };
+        self.until = Instant::now() + wait;
+    }
+
+    async fn wait(&self) -> Result<Turn, Fault> {
+        let query = self.query(self.next_wait_ms());
+        self.unless_ended(self.client.turn(&self.session, &self.turn, query)).await
+    }
+
+    fn query(&self, wait_ms: u64) -> TurnQuery {
+        TurnQuery { wait_ms, output_bytes_max: Some(self.look.output_bytes) }
+    }
+
+    fn next_wait_ms(&self) -> u64 {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let step = if self.call.wants_progress() { left.min(PROGRESS_EVERY) } else { left };
+        step.as_millis() as u64
+    }
+
+    async fn tell_progress(&self, turn: &Turn) {
+        if self.call.wants_progress() {
+            let last = turn.output.text.lines().next_back().unwrap_or_default();
+            let last = last.chars().take(PROGRESS_CHARS_MAX).collect();
+            self.call.tell_progress(self.began.elapsed().as_secs_f64(), last).await;
+        }
+    }
+
+    /// `asked`, unless the call ends before it is answered.
+    async fn unless_ended<T, E: Into<Fault>>(
+        &self,
+        asked: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Fault> {
+        let fault = tokio::select! {
+            biased;
+            answer = asked => return answer.map_err(E::into),
+            fault = self.call.ended_early() => fault,
+        };
+        if matches!(fault, Fault::Cancelled) {
+            // One that has ended meanwhile needs no stopping.
+            let _ = self.client.interrupt_turn(&self.session, &self.turn).await;
+        }
+        Err(fault)
+    }
+
+    async fn reply_refused(mut self) -> Result<CallToolResponse, Fault> {
+        self.note = Some(input::REFUSED.to_owned());
+        let turn = self.now().await?;
+        self.reply(turn).await
+    }
+
+    async fn handle_or_reply(self, turn: Turn) -> Result<CallToolResponse, Fault> {
+        match self.call.takes_tasks {
+            true => Ok(tasks::handle_of(&turn).into()),
+            false => self.reply(turn).await,
+        }
+    }
+
+    async fn reply(self, turn: Turn) -> Result<CallToolResponse, Fault> {
+        Ok(reply(self.client, turn, self.note).await?.into_result().into())
+    }
+}
+
+/// A turn as a tool's answer. Images come with its end.
+pub(crate) async fn reply(
+    client: &Client,
+    turn: Turn,
+    note: Option<String>,
+) -> Result<TurnReply, Fault> {
+    let (images, mut links) = match turn.state {
+        TurnState::Ended => images::of(client, &turn).await?,
+        _ => (Vec::new(), Vec::new()),
+    };
+    links.extend(output_link(&turn));
+    Ok(TurnReply { turn, images, links, note })
+}

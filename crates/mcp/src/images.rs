@@ -1,0 +1,82 @@
+//! A turn's displays: images that a model can see as images, the rest as links.
+
+use std::collections::HashMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rmcp::model::{ContentBlock, Resource};
+use windlass_client::Client;
+use windlass_protocol::api::{DisplayRef, Turn};
+
+use crate::reply::Fault;
+use crate::resources;
+
+/// Images in one reply, and the bytes of one. Others are links.
+const IMAGES_MAX: usize = 8;
+const IMAGE_BYTES_MAX: u64 = 3 * 1024 * 1024;
+
+/// What models take as an image.
+const SEEN: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+/// The images of an ended turn, and links to what else it displayed.
+pub(crate) async fn of(
+    client: &Client,
+    turn: &Turn,
+) -> Result<(Vec<ContentBlock>, Vec<Resource>), Fault> {
+    let (mut images, mut links) = (Vec::new(), Vec::new());
+    for display in last_of_each(&turn.displays) {
+        let bare = display.mime.split(';').next().unwrap_or_default().trim();
+        let seen = SEEN.contains(&bare) && display.bytes <= IMAGE_BYTES_MAX;
+        if seen && images.len() < IMAGES_MAX {
+            let shown = client.display(&turn.session, display.seq).await?;
+            images.push(ContentBlock::image(STANDARD.encode(&shown.bytes), bare));
+        } else {
+            let uri = resources::display(&turn.session, display.seq);
+            links.push(Resource::new(uri, "display").with_mime_type(bare).with_size(display.bytes));
+        }
+    }
+    Ok((images, links))
+}
+
+/// Of the displays that replace each other, the last; in the order in which they first came.
+fn last_of_each(displays: &[DisplayRef]) -> Vec<&DisplayRef> {
+    let mut places = HashMap::new();
+    let mut last: Vec<&DisplayRef> = Vec::new();
+    for display in displays {
+        let place = match &display.id {
+            Some(id) => *places.entry(id.as_str()).or_insert(last.len()),
+            None => last.len(),
+        };
+        match last.get_mut(place) {
+            Some(before) => *before = display,
+            None => last.push(display),
+        }
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_protocol::Seq;
+
+    use super::*;
+
+    #[test]
+    fn a_display_that_is_replaced_shows_once_as_it_is_last() {
+        let display = |seq, id: Option<&str>| DisplayRef {
+            seq: Seq(seq),
+            mime: "image/png".to_owned(),
+            id: id.map(str::to_owned),
+            bytes: 1,
+        };
+        let all = [
+            display(1, Some("a")),
+            display(2, None),
+            display(3, Some("a")),
+            display(4, Some("b")),
+            display(5, None),
+        ];
+        let seqs: Vec<u64> = last_of_each(&all).iter().map(|display| display.seq.0).collect();
+        assert_eq!(seqs, [3, 2, 4, 5]);
+    }
+}

@@ -1,0 +1,208 @@
+//! Code that asks for a line: its question goes to the client's user where the client can ask, and
+//! to the model as a state of the turn where it cannot. A secret goes by neither: forms are not
+//! for secrets, and what a model reads is kept.
+
+use std::time::Duration;
+
+use rmcp::model::{
+    ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema,
+    InputRequest, InputRequests, InputRequiredResult, InputResponses,
+};
+use serde_json::{Value, json};
+use windlass_client::Client;
+use windlass_protocol::api::{StdinWait, Turn, TurnInput, TurnQuery};
+use windlass_protocol::{SessionId, TurnId};
+
+use crate::call::{Asks, Call};
+use crate::reply::Fault;
+
+/// The name of the question, and of the field that holds its answer.
+const INPUT: &str = "input";
+
+/// How long a user may take.
+const USER_WAIT: Duration = Duration::from_secs(10 * 60);
+
+/// What the model is told of a question that its user did not answer.
+pub(crate) const REFUSED: &str = "the user was asked and gave no answer";
+
+/// Where a question went.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// Not to the client's user; the model is told.
+    Elsewhere,
+    /// Into the answer to this call; the client comes back with it.
+    ByAnswer(InputRequiredResult),
+    Answered(Answered),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answered {
+    With(String),
+    Refused,
+    /// Not at all: it is asked again.
+    Not,
+}
+
+/// What a client brings back with an answer: which question of which turn it is for. It opens
+/// nothing that the client could not name by itself, so it is guarded against damage only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub session: SessionId,
+    pub turn: TurnId,
+    /// The first one that a call asks is 1.
+    pub number: u32,
+}
+
+impl Question {
+    fn state(&self) -> String {
+        let bare = self.bare();
+        format!("{bare}/{:08x}", crc32fast::hash(bare.as_bytes()))
+    }
+
+    fn bare(&self) -> String {
+        format!("{}/{}/{}", self.session, self.turn, self.number)
+    }
+
+    pub fn parse(state: &str) -> Option<Self> {
+        let (bare, check) = state.rsplit_once('/')?;
+        let (turn, number) = bare.rsplit_once('/')?;
+        let (session, turn) = turn_of(turn)?;
+        let question = Self { session, turn, number: number.parse().ok()? };
+        (format!("{:08x}", crc32fast::hash(question.bare().as_bytes())) == check)
+            .then_some(question)
+    }
+}
+
+/// Asks the client's user what the turn asks; `number` says the how many-th question it is.
+pub(crate) async fn ask(call: &Call, turn: &Turn, number: u32) -> Asked {
+    let Some(wait) = turn.stdin_wait.as_ref().filter(|wait| !wait.secret) else {
+        return Asked::Elsewhere;
+    };
+    match call.asks {
+        Asks::Never => Asked::Elsewhere,
+        Asks::ByAnswer => {
+            let (session, turn) = (turn.session.clone(), turn.id.clone());
+            let state = Question { session, turn, number }.state();
+            Asked::ByAnswer(InputRequiredResult::new(Some(question(wait)), Some(state)))
+        }
+        Asks::ByRequest => {
+            let asked = call.peer().create_elicitation_with_timeout(form(wait), Some(USER_WAIT));
+            // A client that cannot ask after all leaves it to the model.
+            asked.await.map_or(Asked::Elsewhere, |answer| Asked::Answered(read(&answer)))
+        }
+    }
+}
+
+/// The turn's question in the form that answers and tasks carry.
+pub(crate) fn question(wait: &StdinWait) -> InputRequests {
+    let request = InputRequest::Elicitation(ElicitRequest::new(form(wait)));
+    InputRequests::from([(INPUT.to_owned(), request)])
+}
+
+/// What a client answered to a question that an answer or a task carried.
+pub(crate) fn answer_of(responses: &InputResponses) -> Answered {
+    let answer = responses.get(INPUT).cloned();
+    match answer.and_then(|answer| serde_json::from_value::<ElicitResult>(answer).ok()) {
+        Some(answer) => read(&answer),
+        None => Answered::Not,
+    }
+}
+
+/// Gives a turn its line, unless what it waits for by now is a secret.
+pub(crate) async fn send(
+    client: &Client,
+    session: &SessionId,
+    turn: &TurnId,
+    line: &str,
+) -> Result<(), Fault> {
+    let now = client.turn(session, turn, TurnQuery::default()).await?;
+    if now.stdin_wait.is_some_and(|wait| wait.secret) {
+        return Err(Fault::Secret(session.clone()));
+    }
+    let text = if line.ends_with('\n') { line.to_owned() } else { format!("{line}\n") };
+    let input = TurnInput { text: Some(text), ..TurnInput::default() };
+    Ok(client.send_input(session, turn, &input).await.map(drop)?)
+}
+
+/// `session/turn`, taken apart.
+pub(crate) fn turn_of(text: &str) -> Option<(SessionId, TurnId)> {
+    let (session, turn) = text.split_once('/')?;
+    Some((SessionId::parse(session).ok()?, TurnId::parse(turn).ok()?))
+}
+
+fn form(wait: &StdinWait) -> ElicitRequestParams {
+    let prompt = wait.prompt.trim();
+    let message = match prompt.is_empty() {
+        true => "The running code waits for a line of input".to_owned(),
+        false => prompt.to_owned(),
+    };
+    let schema: ElicitationSchema = serde_json::from_value(json!({
+        "type": "object",
+        "properties": {INPUT: {"type": "string", "title": "Input"}},
+        "required": [INPUT],
+    }))
+    .unwrap_or_else(|_| ElicitationSchema::new(Default::default()));
+    ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema: schema }
+}
+
+fn read(answer: &ElicitResult) -> Answered {
+    if answer.action != ElicitationAction::Accept {
+        return Answered::Refused;
+    }
+    let fields = answer.content.as_ref().and_then(Value::as_object);
+    // A form that came back with its one field named otherwise has still been filled in.
+    let field = fields.and_then(|fields| fields.get(INPUT).or_else(|| fields.values().next()));
+    match field {
+        Some(Value::String(text)) => Answered::With(text.clone()),
+        Some(value @ (Value::Bool(_) | Value::Number(_))) => Answered::With(value.to_string()),
+        _ => Answered::Not,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn responses(answer: Value) -> InputResponses {
+        InputResponses::from([(INPUT.to_owned(), answer)])
+    }
+
+    #[test]
+    fn an_answer_is_what_the_user_accepted() {
+        let with = |text: &str| Answered::With(text.to_owned());
+        for (answer, meant) in [
+            (json!({"action": "accept", "content": {"input": "42"}}), with("42")),
+            (json!({"action": "accept", "content": {"other": true}}), with("true")),
+            (json!({"action": "decline"}), Answered::Refused),
+            (json!({"action": "cancel"}), Answered::Refused),
+            (json!({"action": "accept"}), Answered::Not),
+            (json!({"action": "accept", "content": {"input": [1]}}), Answered::Not),
+            (json!("42"), Answered::Not),
+        ] {
+            assert_eq!(answer_of(&responses(answer.clone())), meant, "{answer}");
+        }
+        assert_eq!(answer_of(&InputResponses::new()), Answered::Not);
+    }
+
+    #[test]
+    fn a_question_is_a_form_with_one_field() {
+        let wait = StdinWait { prompt: "name? ".to_owned(), secret: false };
+        let asked = serde_json::to_value(question(&wait)).unwrap();
+        assert_eq!(asked["input"]["method"], "elicitation/create");
+        assert_eq!(asked["input"]["params"]["message"], "name?");
+        let schema = &asked["input"]["params"]["requestedSchema"];
+        assert_eq!(schema["properties"]["input"]["type"], "string");
+    }
+
+    #[test]
+    fn a_state_names_its_question_and_nothing_else_is_one() {
+        let (session, turn) = (SessionId::parse("s-1").unwrap(), TurnId::parse("t2").unwrap());
+        let question = Question { session, turn, number: 3 };
+        let state = question.state();
+        assert_eq!(Question::parse(&state), Some(question));
+        let changed = state.replacen("t2", "t3", 1);
+        for wrong in ["", "s-1/t2", "s-1/t2/3", &changed, &format!("{state}-TAMPERED")] {
+            assert_eq!(Question::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! What a call answers: readable text, images and links for the model, the same as structured
+//! content for programs, and faults as errors that say what to do.
+
+use rmcp::model::{CallToolResult, ContentBlock, Resource};
+use serde::Serialize;
+use serde_json::Value;
+use windlass_client::ClientError;
+use windlass_protocol::api::{StdinWait, Turn, TurnState};
+use windlass_protocol::event::{Receipt, TurnError};
+use windlass_protocol::{Outcome, SessionId, TurnId};
+
+use crate::codex::BadSandbox;
+use crate::resources;
+
+/// Why a call has no answer. The model reads it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("{0}")]
+    Arguments(String),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Sandbox(#[from] BadSandbox),
+    #[error("session {0} is not one of this client's own in this directory")]
+    Foreign(SessionId),
+    #[error("there is no session {0}")]
+    NoSession(String),
+    #[error("session {0} has run nothing yet")]
+    NothingRan(SessionId),
+    #[error("the code waits for a secret, which is not to go through an agent")]
+    Secret(SessionId),
+    /// Nobody reads this.
+    #[error("the call was cancelled")]
+    Cancelled,
+    #[error("the client is gone")]
+    Gone,
+}
+
+impl Fault {
+    fn remedy(&self) -> Option<String> {
+        match self {
+            Self::Client(error) => Some(error.remedy()),
+            Self::Foreign(_) => Some("leave `session` out, or give a short name".to_owned()),
+            Self::NoSession(_) => Some("call sessions to see which there are".to_owned()),
+            Self::NothingRan(_) => Some("call run first".to_owned()),
+            Self::Secret(session) => Some(ask_in_terminal(session)),
+            Self::Arguments(_) | Self::Sandbox(_) | Self::Cancelled | Self::Gone => None,
+        }
+    }
+
+    fn code(&self) -> &str {
+        match self {
+            Self::Arguments(_) => "bad_request",
+            Self::Client(error) => error.code(),
+            Self::Sandbox(_) => "bad_sandbox",
+            Self::Foreign(_) => "unauthorized",
+            Self::NoSession(_) => "session_not_found",
+            Self::NothingRan(_) => "turn_not_found",
+            Self::Secret(_) => "secret",
+            Self::Cancelled | Self::Gone => "cancelled",
+        }
+    }
+
+    pub fn into_result(self) -> CallToolResult {
+        let remedy = self.remedy().map(|remedy| format!("\n{remedy}")).unwrap_or_default();
+        let text = format!("{}: {self}{remedy}", self.code());
+        CallToolResult::error(vec![ContentBlock::text(text)])
+    }
+}
+
+/// A turn, with what is said of it besides.
+#[derive(Debug)]
+pub(crate) struct TurnReply {
+    pub turn: Turn,
+    pub images: Vec<ContentBlock>,
+    pub links: Vec<Resource>,
+    /// Something about the session that its author should know.
+    pub note: Option<String>,
+}
+
+/// The structured half of it; its shape is in `schema`.
+#[derive(Debug, Serialize)]
+struct Structured<'t> {
+    session: &'t SessionId,
+    turn: &'t TurnId,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<Outcome>,
+    output: &'t str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    omitted_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'t TurnError>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<&'t str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+}
+
+impl TurnReply {
+    pub fn into_result(mut self) -> CallToolResult {
+        if self.turn.output.omitted_bytes > 0 {
+            say_how_to_read(&mut self.turn.output.text, &self.turn.session);
+        }
+        let remarks = self.remarks();
+        let structured = self.structured(&remarks);
+        let failed = !matches!(self.turn.outcome, None | Some(Outcome::Ok));
+        let mut text = self.turn.output.text;
+        for remark in &remarks {
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.push_str(remark);
+        }
+        if text.is_empty() {
+            text.push_str(if self.images.is_empty() { "(no output)" } else { "(an image)" });
+        }
+        let mut content = vec![ContentBlock::text(text)];
+        content.extend(self.images);
+        content.extend(self.links.into_iter().map(ContentBlock::resource_link));
+        let mut result = match failed {
+            true => CallToolResult::error(content),
+            false => CallToolResult::success(content),
+        };
+        result.structured_content = Some(structured);
+        result
+    }
+
+    fn structured(&self, remarks: &[String]) -> Value {
+        let turn = &self.turn;
+        let structured = Structured {
+            session: &turn.session,
+            turn: &turn.id,
+            state: state_of(turn),
+            outcome: turn.outcome,
+            output: &turn.output.text,
+            omitted_bytes: (turn.output.omitted_bytes > 0).then_some(turn.output.omitted_bytes),
+            error: turn.error.as_ref(),
+            prompt: turn.stdin_wait.as_ref().map(|wait| wait.prompt.as_str()),
+            secret: turn.stdin_wait.as_ref().filter(|wait| wait.secret).map(|_| true),
+            images: Some(self.images.len()).filter(|count| *count > 0),
+            seconds: turn.usage.map(|usage| usage.wall_ms / 1000.0),
+            note: (!remarks.is_empty()).then(|| remarks.join("\n")),
+        };
+        serde_json::to_value(structured).unwrap_or_default()
+    }
+
+    /// Whatever the output itself does not say.
+    fn remarks(&self) -> Vec<String> {
+        let turn = &self.turn;
+        let mut remarks = Vec::new();
+        remarks.extend(self.ending());
+        remarks.extend(turn.receipt.as_ref().map(receipt));
+        remarks.extend(self.note.as_ref().map(|note| format!("[{note}]")));
+        remarks
+    }
+
+    fn ending(&self) -> Option<String> {
+        let turn = &self.turn;
+        if let Some(wait) = &turn.stdin_wait {
+            return Some(asking(&turn.session, wait));
+        }
+        match (turn.state, turn.outcome) {
+            (TurnState::Ended, Some(Outcome::Error)) => {
+                let error = turn.error.as_ref()?;
+                // The interpreter's own traceback is in the output already.
+                let said = error.code.is_none() && turn.output.text.contains(&error.name);
+                (!said).then(|| format!("[{}]", describe(error)))
+            }
+            (TurnState::Ended, Some(Outcome::Ok) | None) => None,
+            (TurnState::Ended, Some(outcome)) => {
+                let error = turn.error.as_ref().map(describe).unwrap_or_default();
+                Some(match outcome {
+                    Outcome::Interrupted => "[interrupted; variables are as they were]".to_owned(),
+                    Outcome::TimedOut => format!("[its deadline passed] {error}"),
+                    _ => format!("[lost] {error}"),
+                })
+            }
+            (TurnState::Waiting, _) => Some(format!(
+                "[queued behind other code of session {}; call continue to wait]",
+                turn.session
+            )),
+            _ => Some(format!(
+                "[still running as turn {} of session {}; call continue to wait, interrupt to stop]",
+                turn.id, turn.session
+            )),
+        }
+    }
+}
+
+/// Where output was left out, the node says how to read it over HTTP; a model has a tool for it.
+fn say_how_to_read(text: &mut String, session: &SessionId) {
+    let by_http = format!("read them with GET /v1/sessions/{session}/output?from=");
+    let Some(start) = text.find(&by_http) else { return };
+    let from = &text[start + by_http.len()..];
+    let digits = from.len() - from.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
+    let Some(end) = from.find(" ...]") else { return };
+    let by_tool = format!("read_output has them, from {}", &from[..digits]);
+    text.replace_range(start..start + by_http.len() + end, &by_tool);
+}
+
+fn state_of(turn: &Turn) -> &'static str {
+    match turn.state {
+        TurnState::Waiting => "queued",
+        TurnState::Running | TurnState::Interrupting => "running",
+        TurnState::AwaitingInput => "waiting_for_input",
+        TurnState::Ended => "done",
+    }
+}
+
+fn asking(session: &SessionId, wait: &StdinWait) -> String {
+    let prompt = wait.prompt.trim();
+    match wait.secret {
+        true => format!("[waiting for a secret: {prompt:?}] {}", ask_in_terminal(session)),
+        false => format!("[waiting for input: {prompt:?}; call continue with input]"),
+    }
+}
+
+fn ask_in_terminal(session: &SessionId) -> String {
+    format!(
+        "Do not ask for it or pass it on. Let the user type it in a terminal: \
+         windlass attach {session} - then call continue"
+    )
+}
+
+fn describe(error: &TurnError) -> String {
+    match error.code {
+        Some(code) => format!("{code}: {}", error.message),
+        None => format!("{}: {}", error.name, error.message),
+    }
+}
+
+fn receipt(receipt: &Receipt) -> String {
+    let list = |items: &[String]| match items {
+        [] => "nothing".to_owned(),
+        items => items.join(", "),
+    };
+    format!("[kept: {}; lost: {}]", list(&receipt.kept), list(&receipt.lost))
+}
+
+/// The link to all that a turn printed, where the reply does not show it.
+pub(crate) fn output_link(turn: &Turn) -> Option<Resource> {
+    (turn.output.omitted_bytes > 0).then(|| {
+        Resource::new(resources::turn_output(&turn.session, &turn.id), "output")
+            .with_title(format!("All output of turn {}", turn.id))
+            .with_mime_type("text/plain")
+            .with_size(turn.output.bytes)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn reply(turn: Value) -> CallToolResult {
+        let mut whole = json!({
+            "id": "t1", "session": "s", "number": 1, "state": "ended",
+            "output": {"text": "", "bytes": 0, "from": 0},
+        });
+        for (name, value) in turn.as_object().unwrap() {
+            whole[name] = value.clone();
+        }
+        let turn = serde_json::from_value(whole).unwrap();
+        TurnReply { turn, images: Vec::new(), links: Vec::new(), note: None }.into_result()
+    }
+
+    fn text(result: &CallToolResult) -> &str {
+        &result.content[0].as_text().unwrap().text
+    }
+
+    #[test]
+    fn output_alone_is_all_that_is_said() {
+        let done =
+            reply(json!({"outcome": "ok", "output": {"text": "42\n", "bytes": 3, "from": 0}}));
+        assert_eq!(text(&done), "42\n");
+        assert_ne!(done.is_error, Some(true));
+        let structured = done.structured_content.unwrap();
+        assert_eq!((&structured["state"], &structured["output"]), (&json!("done"), &json!("42\n")));
+        assert_eq!(text(&reply(json!({"outcome": "ok"}))), "(no output)");
+    }
+
+    #[test]
+    fn an_exception_is_an_error_of_the_tool_and_said_once() {
+        let failed = reply(json!({
+            "outcome": "error", "error": {"name": "ZeroDivisionError", "message": "division by zero"},
+            "output": {"text": "ZeroDivisionError: division by zero\n", "bytes": 36, "from": 0},
+        }));
+        assert_eq!(failed.is_error, Some(true));
+        assert_eq!(text(&failed).matches("ZeroDivisionError").count(), 1);
+    }
+
+    #[test]
+    fn output_that_was_left_out_is_read_with_a_tool() {
+        let marker = "\n[... 9 of 20 bytes not shown; read them with GET \
+                      /v1/sessions/s/output?from=105&to=114 ...]\n";
+        let output = json!({"text": format!("head{marker}tail"), "bytes": 20, "from": 100,
+            "omitted_bytes": 9});
+        let cut = reply(json!({"outcome": "ok", "output": output}));
+        let said = "head\n[... 9 of 20 bytes not shown; read_output has them, from 105 ...]\ntail";
+        assert_eq!(text(&cut), said);
+        assert_eq!(cut.structured_content.unwrap()["output"], said);
+    }
+
+    #[test]
+    fn a_loss_comes_with_its_receipt() {
+        let lost = reply(json!({
+            "outcome": "lost",
+            "error": {"code": "worker_died", "name": "WorkerDied", "message": "it was killed"},
+            "receipt": {"kept": ["files"], "lost": ["variables"]},
+        }));
+        assert_eq!(lost.is_error, Some(true));
+        assert!(text(&lost).contains("worker_died: it was killed"), "{}", text(&lost));
+        assert!(text(&lost).contains("kept: files; lost: variables"), "{}", text(&lost));
+    }
+
+    #[test]
+    fn a_secret_is_asked_for_in_a_terminal() {
+        let waits = |secret| {
+            let wait = json!({"prompt": "Password: ", "secret": secret});
+            reply(json!({"state": "awaiting_input", "stdin_wait": wait}))
+        };
+        assert!(text(&waits(true)).contains("windlass attach s"));
+        assert!(!text(&waits(true)).contains("continue with input"));
+        assert!(text(&waits(false)).contains("continue with input"));
+        assert_eq!(waits(true).structured_content.unwrap()["secret"], json!(true));
+    }
+
+    #[test]
+    fn a_fault_says_what_to_do() {
+        let fault = Fault::NoSession("x".to_owned()).into_result();
+        assert_eq!(fault.is_error, Some(true));
+        assert_eq!(
+            text(&fault),
+            "session_not_found: there is no session x\ncall sessions to see which there are"
+        );
+    }
+}

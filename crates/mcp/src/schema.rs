@@ -1,0 +1,304 @@
+//! What a model is told of the tools: names, a few words, and the shapes of what goes in and what
+//! comes out. Every word here is in the context of every agent, all the time: they are few.
+
+use std::sync::{Arc, OnceLock};
+
+use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+pub(crate) const RUN: &str = "run";
+pub(crate) const CONTINUE: &str = "continue";
+pub(crate) const INTERRUPT: &str = "interrupt";
+pub(crate) const RESET: &str = "reset";
+pub(crate) const SESSIONS: &str = "sessions";
+pub(crate) const READ_OUTPUT: &str = "read_output";
+
+/// What a client may put before the model, once.
+pub(crate) const INSTRUCTIONS: &str = "\
+Run Python here instead of starting interpreters: sessions persist between calls, are confined to \
+the project, and show plots as images. Leave `session` out to use the project's own; name another \
+one (like \"analysis\") for parallel work.";
+
+/// The tools, in the order in which they are of use.
+pub(crate) fn tools() -> &'static [Tool] {
+    static TOOLS: OnceLock<Vec<Tool>> = OnceLock::new();
+    TOOLS.get_or_init(|| {
+        vec![run(), continue_turn(), interrupt(), reset(), sessions(), read_output()]
+    })
+}
+
+fn run() -> Tool {
+    tool(
+        RUN,
+        "Run code",
+        "Run Python code in a persistent session: variables, imports and files stay for the next \
+         call. The last expression's value is shown, as in a REPL; figures come as images. Code \
+         that takes longer than wait_seconds goes on in the background: use continue.",
+        json!({
+            "type": "object",
+            "properties": {
+                "code": {"type": "string", "description": "The code to run"},
+                "language": {"type": "string", "enum": ["python"], "default": "python"},
+                "session": session(),
+                "wait_seconds": wait(),
+                "max_tokens": tokens(),
+            },
+            "required": ["code"],
+            "additionalProperties": false,
+        }),
+        turn_reply(),
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(true)
+            .idempotent(false)
+            .open_world(true),
+    )
+    .with_meta(always_loaded())
+}
+
+/// Claude Code shows a model the names of tools only, until it looks for one; this one is why the
+/// server is there.
+fn always_loaded() -> MetaObject {
+    MetaObject(JsonObject::from_iter([("anthropic/alwaysLoad".to_owned(), Value::Bool(true))]))
+}
+
+fn continue_turn() -> Tool {
+    tool(
+        CONTINUE,
+        "Wait for code that runs, or answer it",
+        "Wait for the running code of a session, or give it the line that it asks for (input).",
+        json!({
+            "type": "object",
+            "properties": {
+                "session": session(),
+                "turn": {"type": "string", "description": "Which run; default: the session's newest"},
+                "input": {"type": "string", "description": "A line for code that waits for input"},
+                "wait_seconds": wait(),
+                "max_tokens": tokens(),
+            },
+            "additionalProperties": false,
+        }),
+        turn_reply(),
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(false)
+            .idempotent(false)
+            .open_world(true),
+    )
+}
+
+fn interrupt() -> Tool {
+    tool(
+        INTERRUPT,
+        "Stop code that runs",
+        "Stop what a session runs, as Ctrl-C does. Its variables stay.",
+        json!({
+            "type": "object",
+            "properties": {"session": session()},
+            "additionalProperties": false,
+        }),
+        turn_reply(),
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(false)
+            .idempotent(true)
+            .open_world(false),
+    )
+}
+
+fn reset() -> Tool {
+    tool(
+        RESET,
+        "Start afresh",
+        "Give a session a fresh interpreter: variables are gone, files stay. With end, the session \
+         itself ends.",
+        json!({
+            "type": "object",
+            "properties": {
+                "session": session(),
+                "end": {"type": "boolean", "default": false, "description": "End the session"},
+            },
+            "additionalProperties": false,
+        }),
+        json!({
+            "type": "object",
+            "properties": {"session": {"type": "string"}, "state": {"type": "string"}},
+            "required": ["session", "state"],
+        }),
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(true)
+            .idempotent(true)
+            .open_world(false),
+    )
+}
+
+fn sessions() -> Tool {
+    tool(
+        SESSIONS,
+        "List sessions",
+        "The sessions that are alive, and what each is doing.",
+        json!({"type": "object", "properties": {}, "additionalProperties": false}),
+        json!({
+            "type": "object",
+            "properties": {"sessions": {"type": "array", "items": {
+                "type": "object",
+                "properties": {
+                    "session": {"type": "string"},
+                    "state": {"type": "string"},
+                    "language": {"type": "string"},
+                    "workspace": {"type": "string"},
+                    "turns": {"type": "integer"},
+                    "running": {"type": "string"},
+                },
+                "required": ["session", "state", "workspace", "turns"],
+            }}},
+            "required": ["sessions"],
+        }),
+        ToolAnnotations::new().read_only(true).open_world(false),
+    )
+}
+
+fn read_output() -> Tool {
+    tool(
+        READ_OUTPUT,
+        "Read output",
+        "Read what a session printed, where a reply left some out: from a byte, the tail, or the \
+         lines that hold a text.",
+        json!({
+            "type": "object",
+            "properties": {
+                "session": session(),
+                "turn": {"type": "string", "description": "Only this run's output"},
+                "from": {"type": "integer", "minimum": 0, "description": "The first byte"},
+                "tail": {"type": "integer", "minimum": 1, "description": "Only the last so many bytes"},
+                "search": {"type": "string", "description": "Only lines that hold this text"},
+                "max_tokens": tokens(),
+            },
+            "additionalProperties": false,
+        }),
+        json!({
+            "type": "object",
+            "properties": {
+                "session": {"type": "string"},
+                "output": {"type": "string"},
+                "from": {"type": "integer"},
+                "next": {"type": "integer"},
+                "total": {"type": "integer"},
+                "more": {"type": "boolean"},
+            },
+            "required": ["session", "output", "more"],
+        }),
+        ToolAnnotations::new().read_only(true).open_world(false),
+    )
+}
+
+/// What `run`, `continue` and `interrupt` answer.
+fn turn_reply() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "session": {"type": "string"},
+            "turn": {"type": "string"},
+            "state": {"enum": ["done", "running", "queued", "waiting_for_input", "idle"]},
+            "outcome": {"enum": ["ok", "error", "interrupted", "timed_out", "lost"]},
+            "output": {"type": "string"},
+            "omitted_bytes": {"type": "integer"},
+            "error": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "message": {"type": "string"},
+                    "code": {"type": "string"},
+                },
+                "required": ["name", "message"],
+            },
+            "prompt": {"type": "string"},
+            "secret": {"type": "boolean"},
+            "images": {"type": "integer"},
+            "seconds": {"type": "number"},
+            "note": {"type": "string"},
+        },
+        "required": ["session", "state", "output"],
+    })
+}
+
+fn session() -> Value {
+    json!({"type": "string", "description": "Which session; default: the project's own"})
+}
+
+fn wait() -> Value {
+    json!({"type": "number", "minimum": 0, "maximum": 600, "default": 45})
+}
+
+fn tokens() -> Value {
+    json!({"type": "integer", "default": 6000, "description": "The most output in the reply"})
+}
+
+fn tool(
+    name: &'static str,
+    title: &str,
+    description: &'static str,
+    input: Value,
+    output: Value,
+    annotations: ToolAnnotations,
+) -> Tool {
+    Tool::new(name, description, object(input))
+        .with_title(title)
+        .with_raw_output_schema(object(output))
+        .with_annotations(annotations)
+}
+
+fn object(schema: Value) -> Arc<JsonObject> {
+    match schema {
+        Value::Object(object) => Arc::new(object),
+        _ => Arc::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments;
+
+    /// Characters of all that a model is told of the tools, results' shapes excepted: about a
+    /// quarter as many tokens.
+    const CHARS_MAX: usize = 4000;
+
+    #[test]
+    fn the_tools_are_few_and_told_in_few_words() {
+        assert_eq!(tools().len(), 6);
+        let told: usize = tools()
+            .iter()
+            .map(|tool| {
+                let shape = Value::Object((*tool.input_schema).clone()).to_string();
+                tool.name.len() + tool.description.as_ref().map_or(0, |d| d.len()) + shape.len()
+            })
+            .sum();
+        assert!(told <= CHARS_MAX, "{told}");
+    }
+
+    #[test]
+    fn what_a_schema_names_is_taken_and_what_it_requires_is_missed() {
+        fn takes<T: serde::de::DeserializeOwned>(name: &str) {
+            let tool = tools().iter().find(|tool| tool.name == name).unwrap();
+            let example = |kind: &Value| match kind["type"].as_str() {
+                Some("string") => json!("a"),
+                Some("boolean") => json!(true),
+                Some("integer") => json!(1),
+                _ => json!(1.5),
+            };
+            let all = tool.input_schema["properties"].as_object().unwrap();
+            let all = all.iter().map(|(name, kind)| (name.clone(), example(kind))).collect();
+            assert!(arguments::read::<T>(Some(all)).is_ok(), "{name}");
+            let required = tool.input_schema.contains_key("required");
+            assert_eq!(arguments::read::<T>(None).is_err(), required, "{name}");
+        }
+        takes::<arguments::Run>(RUN);
+        takes::<arguments::Continue>(CONTINUE);
+        takes::<arguments::Interrupt>(INTERRUPT);
+        takes::<arguments::Reset>(RESET);
+        takes::<arguments::Sessions>(SESSIONS);
+        takes::<arguments::ReadOutput>(READ_OUTPUT);
+    }
+}

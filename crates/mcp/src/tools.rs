@@ -1,0 +1,275 @@
+//! The tools: each a few questions to the node, and an answer. A fault becomes an error of the tool,
+//! so that the model can read it; only a tool that does not exist is the protocol's.
+
+use std::time::Duration;
+
+use rmcp::ErrorData;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InputResponses,
+};
+use serde_json::{Value, json};
+use windlass_client::WhichSessions;
+use windlass_protocol::api::{CloseQuery, OutputQuery, SearchQuery, Session, TurnQuery};
+use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
+
+use crate::arguments::{self, output_bytes, wait_ms};
+use crate::call::Call;
+use crate::door::Door;
+use crate::follow::{self, Follow, Look};
+use crate::input::{self, Question};
+use crate::reply::Fault;
+use crate::schema;
+use crate::sessions::{self, Intent};
+
+/// How long `interrupt` waits for the turn to end.
+const STOP_WAIT_MS: u64 = 5_000;
+
+/// Sessions in one list.
+const LIST_MAX: usize = 100;
+
+/// Lines that `read_output` finds at once.
+const MATCHES_MAX: usize = 200;
+
+/// Carries a call out.
+pub(crate) async fn call(
+    door: &Door,
+    call: &Call,
+    request: CallToolRequestParams,
+) -> Result<CallToolResponse, ErrorData> {
+    let CallToolRequestParams { name, arguments, input_responses, request_state, .. } = request;
+    let done = match &*name {
+        // The same call again, with the answer to what its code asked: the code runs already.
+        schema::RUN | schema::CONTINUE if request_state.is_some() => {
+            let question = request_state.as_deref().and_then(Question::parse);
+            let question = question.ok_or_else(|| not_ours("it is damaged"))?;
+            let wait = arguments.as_ref().and_then(|all| all.get("wait_seconds")?.as_f64());
+            go_on(door, call, question, &input_responses.unwrap_or_default(), wait).await
+        }
+        schema::RUN => run(door, call, arguments::read(arguments)).await,
+        schema::CONTINUE => continue_turn(door, call, arguments::read(arguments)).await,
+        schema::INTERRUPT => interrupt(door, call, arguments::read(arguments)).await,
+        schema::RESET => reset(door, call, arguments::read(arguments)).await,
+        schema::SESSIONS => list(door, call, arguments::read(arguments)).await,
+        schema::READ_OUTPUT => read_output(door, call, arguments::read(arguments)).await,
+        other => {
+            return Err(ErrorData::invalid_params(format!("there is no tool {other:?}"), None));
+        }
+    };
+    Ok(done.unwrap_or_else(|fault| fault.into_result().into()))
+}
+
+async fn run(
+    door: &Door,
+    call: &Call,
+    arguments: Result<arguments::Run, Fault>,
+) -> Result<CallToolResponse, Fault> {
+    let arguments = arguments?;
+    if let Some(language) = arguments.language.as_deref().filter(|language| *language != "python") {
+        return Err(Fault::Arguments(format!("language {language:?} is not there; python is")));
+    }
+    let look = look(arguments.wait_seconds, arguments.max_tokens);
+    follow::run(door, call, arguments.session.as_deref(), arguments.code, look).await
+}
+
+async fn continue_turn(
+    door: &Door,
+    call: &Call,
+    arguments: Result<arguments::Continue, Fault>,
+) -> Result<CallToolResponse, Fault> {
+    let arguments = arguments?;
+    let client = door.client().await?;
+    let intent = if arguments.input.is_some() { Intent::Work } else { Intent::Read };
+    let session = sessions::find(door, call, arguments.session.as_deref(), intent).await?;
+    let turn = match &arguments.turn {
+        Some(turn) => turn_id(turn)?,
+        None => newest_turn(door, &session).await?,
+    };
+    let look = look(arguments.wait_seconds, arguments.max_tokens);
+    let follow = Follow::new(call, client, session.clone(), turn.clone(), look);
+    let now = follow.now().await?;
+    let Some(line) = &arguments.input else { return follow.see_through(now).await };
+    input::send(client, &session, &turn, line).await?;
+    follow.wait_and_see_through().await
+}
+
+/// A call that comes back with what its user answered.
+async fn go_on(
+    door: &Door,
+    call: &Call,
+    question: Question,
+    responses: &InputResponses,
+    wait_seconds: Option<f64>,
+) -> Result<CallToolResponse, Fault> {
+    let Question { session, turn, number } = question;
+    sessions::check_scope(call, &session, Intent::Work)?;
+    let client = door.client().await?;
+    let follow = Follow::new(call, client, session, turn, look(wait_seconds, None));
+    follow.answered(number, responses).await
+}
+
+fn not_ours(why: &str) -> ErrorData {
+    ErrorData::invalid_params(format!("requestState is not one of ours: {why}"), None)
+}
+
+async fn interrupt(
+    door: &Door,
+    call: &Call,
+    arguments: Result<arguments::Interrupt, Fault>,
+) -> Result<CallToolResponse, Fault> {
+    let client = door.client().await?;
+    let session = sessions::find(door, call, arguments?.session.as_deref(), Intent::Work).await?;
+    let turn = match client.interrupt(&session).await {
+        Ok(turn) => turn.id,
+        Err(error) if error.api_code() == Some(ErrorCode::TurnNotRunning) => {
+            let said = json!({"session": session, "state": "idle", "output": ""});
+            return Ok(answer(format!("session {session} runs nothing"), said));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let query = TurnQuery { wait_ms: STOP_WAIT_MS, output_bytes_max: Some(output_bytes(None)) };
+    let turn = client.turn(&session, &turn, query).await?;
+    let mut result = follow::reply(client, turn, None).await?.into_result();
+    // Here that is what was asked for.
+    result.is_error = Some(false);
+    Ok(result.into())
+}
+
+async fn reset(
+    door: &Door,
+    call: &Call,
+    arguments: Result<arguments::Reset, Fault>,
+) -> Result<CallToolResponse, Fault> {
+    let arguments = arguments?;
+    let client = door.client().await?;
+    let session = sessions::find(door, call, arguments.session.as_deref(), Intent::Work).await?;
+    if arguments.end {
+        client.close_session(&session, CloseQuery::default()).await?;
+        let said = json!({"session": session, "state": "ended"});
+        return Ok(answer(format!("session {session} has ended"), said));
+    }
+    client.reset_session(&session).await?;
+    let said = json!({"session": session, "state": "fresh"});
+    Ok(answer(format!("session {session} has a fresh interpreter"), said))
+}
+
+async fn list(
+    door: &Door,
+    call: &Call,
+    arguments: Result<arguments::Sessions, Fault>,
+) -> Result<CallToolResponse, Fault> {
+    let arguments::Sessions {} = arguments?;
+    let mut sessions = door.client().await?.sessions(WhichSessions::Live).await?.sessions;
+    sessions.retain(|one| sessions::check_scope(call, &one.id, Intent::Read).is_ok());
+    let shown = &sessions[..sessions.len().min(LIST_MAX)];
+    let mut text: Vec<String> = shown.iter().map(line).collect();
+    if shown.len() < sessions.len() {
+        text.push(format!("and {} more", sessions.len() - shown.len()));
+    }
+    if text.is_empty() {
+        text.push("no session is alive".to_owned());
+    }
+    let structured: Vec<Value> = shown.iter().map(structured).collect();
+    Ok(answer(text.join("\n"), json!({"sessions": structured})))
+}
+
+fn line(session: &Session) -> String {
+    let (id, state, turns) = (&session.id, state(session), session.turns);
+    format!("{id}  {state}  {turns} turns  {}", session.workspace)
+}
+
+fn structured(session: &Session) -> Value {
+    let mut shown = json!({
+        "session": session.id,
+        "state": state(session),
+        "language": session.worker,
+        "workspace": session.workspace,
+        "turns": session.turns,
+    });
+    if let Some(turn) = &session.turn {
+        shown["running"] = json!(turn);
+    }
+    shown
+}
+
+fn state(session: &Session) -> String {
+    let state = serde_json::to_value(session.state).unwrap_or_default();
+    state.as_str().unwrap_or_default().to_owned()
+}
+
+async fn read_output(
+    door: &Door,
+    call: &Call,
+    arguments: Result<arguments::ReadOutput, Fault>,
+) -> Result<CallToolResponse, Fault> {
+    let arguments = arguments?;
+    let client = door.client().await?;
+    let session = sessions::find(door, call, arguments.session.as_deref(), Intent::Read).await?;
+    let bytes = output_bytes(arguments.max_tokens) as u64;
+    if let Some(query) = arguments.search {
+        let query = SearchQuery { query, turn: arguments.turn, limit: Some(MATCHES_MAX) };
+        let found = client.search_output(&session, &query).await?;
+        let mut lines = String::new();
+        let mut more = found.more;
+        for one in &found.matches {
+            let line = format!("{}: {}\n", one.offset, one.line);
+            if (lines.len() + line.len()) as u64 > bytes {
+                more = true;
+                break;
+            }
+            lines.push_str(&line);
+        }
+        let text = if lines.is_empty() { "(no such line)".to_owned() } else { lines.clone() };
+        return Ok(answer(text, json!({"session": session, "output": lines, "more": more})));
+    }
+    let from = arguments.from;
+    let query = match arguments.tail {
+        Some(tail) => OutputQuery {
+            turn: arguments.turn,
+            tail: Some(tail.min(bytes)),
+            ..OutputQuery::default()
+        },
+        None => OutputQuery {
+            turn: arguments.turn,
+            from,
+            to: Some(from.unwrap_or(0).saturating_add(bytes)),
+            ..OutputQuery::default()
+        },
+    };
+    let part = client.output(&session, &query).await?;
+    let output = String::from_utf8_lossy(&part.bytes).into_owned();
+    let more = part.next < part.total;
+    let mut text = if output.is_empty() { "(nothing there)".to_owned() } else { output.clone() };
+    if more {
+        text.push_str(&format!("\n[bytes {} to {} of {}]", part.from, part.next, part.total));
+    }
+    let said = json!({
+        "session": session, "output": output, "from": part.from, "next": part.next,
+        "total": part.total, "more": more,
+    });
+    Ok(answer(text, said))
+}
+
+/// The turn that a session runs, or the last that it ran.
+async fn newest_turn(door: &Door, session: &SessionId) -> Result<TurnId, Fault> {
+    let about = door.client().await?.session(session).await?;
+    match about.turn {
+        Some(turn) => Ok(turn),
+        None if about.turns > 0 => Ok(TurnId::from_number(TurnNo(about.turns))),
+        None => Err(Fault::NothingRan(session.clone())),
+    }
+}
+
+fn turn_id(text: &str) -> Result<TurnId, Fault> {
+    TurnId::parse(text).map_err(|error| Fault::Arguments(error.to_string()))
+}
+
+fn look(wait_seconds: Option<f64>, max_tokens: Option<usize>) -> Look {
+    let wait = Duration::from_millis(wait_ms(wait_seconds));
+    Look { wait, output_bytes: output_bytes(max_tokens) }
+}
+
+fn answer(text: String, structured: Value) -> CallToolResponse {
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    result.structured_content = Some(structured);
+    result.into()
+}

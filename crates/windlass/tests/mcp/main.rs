@@ -1,0 +1,49 @@
+//! The MCP door through `windlass mcp`, as an agent meets it: a real bridge, a real node, a real
+//! Python. The contract's lines are in `contract_mcp`.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod input;
+mod long_turn;
+mod output;
+mod place;
+mod revisions;
+mod running;
+mod tasks;
+mod tools;
+
+use serde_json::{Value, json};
+use windlass_testkit::{McpClient, TestNode, processes};
+
+/// Directories of the test's own; the first call that needs a node starts it in them.
+fn place() -> TestNode {
+    TestNode::builder(env!("CARGO_BIN_EXE_windlass")).prepare().unwrap()
+}
+
+/// A client of the revision without a beginning that takes tasks' handles, and can ask its user
+/// where it says so.
+fn task_client(place: &TestNode, elicitation: bool) -> windlass_testkit::mcp::McpClientBuilder {
+    let mut capabilities = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    if elicitation {
+        capabilities["elicitation"] = json!({});
+    }
+    let revision = windlass_testkit::mcp::STATELESS;
+    McpClient::builder(place).revision(revision).capabilities(capabilities).with_gates()
+}
+
+/// Kills the one node of the place as a crash would.
+fn kill_node(place: &TestNode) {
+    let is_node = |pid: &u32| processes::arguments(*pid).get(1).is_some_and(|arg| arg == "node");
+    let nodes: Vec<u32> = processes::belonging(place.base()).into_iter().filter(is_node).collect();
+    assert_eq!(nodes.len(), 1, "{nodes:?}");
+    processes::kill(nodes[0]);
+    assert!(processes::wait_gone(nodes[0], windlass_testkit::PATIENCE));
+}
+
+/// What a turn's answer says, besides the readable text.
+fn said<'r>(reply: &'r Value, field: &str) -> &'r Value {
+    &reply["structuredContent"][field]
+}
+
+fn is_error(reply: &Value) -> bool {
+    reply["isError"] == json!(true)
+}

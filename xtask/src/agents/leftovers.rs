@@ -1,0 +1,45 @@
+//! What is still running after a client has ended: the node and its sessions, and nothing of the
+//! client or of its bridge.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use windlass_client::WhichSessions;
+use windlass_testkit::processes;
+
+use super::place::Place;
+
+/// How long what the client started may take to notice that it has gone.
+const GONE_WAIT: Duration = Duration::from_secs(10);
+
+/// Looks at the processes of the place, and at what the node says that it has.
+pub async fn check(place: &Place, sessions_expected: usize) -> Result<(), String> {
+    let client = place.node().client().await.map_err(|error| format!("no node: {error:#}"))?;
+    let status = client.node_status().await.map_err(|error| format!("no status: {error}"))?;
+    let sessions = client.sessions(WhichSessions::Live).await;
+    let sessions = sessions.map_err(|error| format!("no sessions: {error}"))?.sessions;
+    let mut known = BTreeSet::from([status.pid]);
+    known.extend(processes::below(status.pid));
+    for keeper in sessions.iter().filter_map(|session| session.keeper_pid) {
+        known.insert(keeper);
+        known.extend(processes::below(keeper));
+    }
+    let deadline = Instant::now() + GONE_WAIT;
+    let mut others = processes::belonging(place.node().base());
+    others.retain(|pid| !known.contains(pid));
+    others.retain(|pid| {
+        !processes::wait_gone(*pid, deadline.saturating_duration_since(Instant::now()))
+    });
+    if !others.is_empty() {
+        let shown: Vec<String> = others
+            .iter()
+            .map(|pid| format!("{pid} {}", processes::arguments(*pid).join(" ")))
+            .collect();
+        return Err(format!("still running: {}", shown.join("; ")));
+    }
+    let names: Vec<&str> = sessions.iter().map(|session| session.id.as_str()).collect();
+    match names.len() == sessions_expected {
+        true => Ok(()),
+        false => Err(format!("expected {sessions_expected} sessions: {}", names.join(", "))),
+    }
+}

@@ -1,0 +1,125 @@
+//! The bridge of agents, `windlass mcp`. `mcp_tools_list`: from its start to its list of tools, with
+//! no node there. `mcp_bridge_mib`: its memory after some turns, as proportional set size.
+//! `mcp_turn` and `mcp_added_latency`: a warm turn through it, and what that adds to the same turn
+//! by the client crate, each pair in the same moment.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use windlass_testkit::TestNode;
+
+use super::figure::{Figure, millis};
+use super::memory::pss_mib;
+use super::node::{Bench, block_on, program};
+use super::{Plan, python};
+
+const STARTS: usize = 40;
+const ROUNDS: usize = 4000;
+const WARM_UP_ROUNDS: usize = 300;
+
+/// A bridge, spoken to line by line.
+struct Bridge {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    last: u64,
+}
+
+impl Bridge {
+    /// Starts one with a node's directories and shakes hands.
+    fn start(node: &TestNode) -> Result<Self> {
+        let mut child = Command::new(node.program())
+            .args(["mcp", "--python"])
+            .arg(python::path())
+            .env("WINDLASS_RUNTIME_DIR", &node.dirs().runtime)
+            .env("WINDLASS_STATE_DIR", &node.dirs().state)
+            .current_dir(node.base())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let input = child.stdin.take().context("no input")?;
+        let output = BufReader::new(child.stdout.take().context("no output")?);
+        let mut bridge = Self { child, input, output, last: 0 };
+        let client = json!({"name": "bench", "version": "1"});
+        let hello =
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
+        bridge.ask("initialize", hello)?;
+        bridge.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+        Ok(bridge)
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Result<Value> {
+        self.last += 1;
+        self.say(&json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params}))?;
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let mut answer: Value = serde_json::from_str(&line)?;
+        ensure!(answer["id"] == self.last, "the bridge said {line}");
+        Ok(answer["result"].take())
+    }
+
+    fn say(&mut self, message: &Value) -> Result<()> {
+        Ok(self.input.write_all(format!("{message}\n").as_bytes())?)
+    }
+
+    fn run(&mut self, code: &str) -> Result<Value> {
+        self.ask("tools/call", json!({"name": "run", "arguments": {"code": code}}))
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn starts(plan: &Plan) -> Result<Vec<Figure>> {
+    let nobody = TestNode::builder(program()?).prepare()?;
+    let mut times = Vec::new();
+    for _ in 0..plan.rounds(STARTS) {
+        let started = Instant::now();
+        let mut bridge = Bridge::start(&nobody)?;
+        let listed = bridge.ask("tools/list", json!({}))?;
+        times.push(started.elapsed());
+        ensure!(listed["tools"].as_array().is_some_and(|tools| !tools.is_empty()), "no tools");
+    }
+    ensure!(!nobody.dirs().socket().exists(), "a list of tools has started a node");
+    Ok(vec![Figure::of_times("mcp_tools_list", &times)])
+}
+
+pub fn turns(plan: &Plan) -> Result<Vec<Figure>> {
+    block_on(async {
+        let bench = Bench::start().await?;
+        let mut bridge = Bridge::start(&bench.node)?;
+        let session = bench.session().await?;
+        let (mut by_bridge, mut by_client) = (Vec::new(), Vec::new());
+        for round in 0..WARM_UP_ROUNDS + plan.rounds(ROUNDS) {
+            let started = Instant::now();
+            let answer = bridge.run("1+1")?;
+            let bridged = started.elapsed();
+            ensure!(answer["structuredContent"]["output"] == "2\n", "the turn answered {answer}");
+            let started = Instant::now();
+            bench.run(&session, "1+1").await?;
+            let direct = started.elapsed();
+            if round >= WARM_UP_ROUNDS {
+                by_bridge.push(bridged);
+                by_client.push(direct);
+            }
+        }
+        let added: Vec<f64> =
+            by_bridge.iter().zip(&by_client).map(|(a, b)| difference(*a, *b)).collect();
+        Ok(vec![
+            Figure::of_times("mcp_turn", &by_bridge).beside(&millis(&by_client)),
+            Figure::of("mcp_added_latency", "ms", &added),
+            Figure::of("mcp_bridge_mib", "MiB", &[pss_mib(bridge.child.id())?]),
+        ])
+    })
+}
+
+fn difference(long: Duration, short: Duration) -> f64 {
+    (long.as_secs_f64() - short.as_secs_f64()) * 1000.0
+}
