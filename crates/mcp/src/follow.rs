@@ -113,7 +113,7 @@ impl<'c> Follow<'c> {
         question: u32,
         responses: &InputResponses,
     ) -> Result<CallToolResponse, Fault> {
-        self.question = question + 1;
+        self.question = question.saturating_add(1);
         match input::answer_of(responses) {
             Answered::With(text) => {
                 input::send(self.client, &self.session, &self.turn, &text).await?;

@@ -41,6 +41,10 @@ const IDLE_BYTES_MAX: u64 = 4 * 1024;
 /// What malformed and oversize requests may leave in the node's memory at most, while they last.
 const RSS_SLACK_BYTES: u64 = 96 * 1024 * 1024;
 
+/// Files that a young node opens once, in its own time: the journal's index, a log. Every connection
+/// that leaks is one of hundreds.
+const OPENED_ONCE_MAX: usize = 4;
+
 /// A node, and a client that is served whatever others do.
 struct Scene {
     node: TestNode,
@@ -82,7 +86,7 @@ impl Scene {
     /// Serves the other client until the node has no more descriptors than before.
     async fn until_descriptors_are(&mut self, before: usize) {
         let until = Instant::now() + PATIENCE;
-        while self.descriptors() > before {
+        while self.descriptors() > before + OPENED_ONCE_MAX {
             assert!(Instant::now() < until, "{} descriptors, not {before}", self.descriptors());
             self.is_served().await;
         }

@@ -1,6 +1,7 @@
 //! What one session may reach, and what it reached for: its rules, its share of the node, and
 //! every decision about it, counted. Bounded, whatever the code tries.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -45,6 +46,8 @@ struct Counts {
     /// How many of them are of allowed and of refused ones.
     allowed: usize,
     refused: usize,
+    /// Decisions so far: many fall into one millisecond, and the latest comes first.
+    decisions: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -59,6 +62,7 @@ struct Key {
 struct Entry {
     count: u64,
     last_at_ms: u64,
+    last: u64,
     flow: Arc<Flow>,
 }
 
@@ -132,19 +136,20 @@ impl Ledger {
             }
         }
         let first = (!counts.entries.contains_key(&key)).then(|| key.clone());
+        counts.decisions += 1;
+        let last = counts.decisions;
         let entry = counts.entries.entry(key).or_default();
         entry.count += 1;
+        entry.last = last;
         entry.last_at_ms = now_ms();
         (first, entry.flow.clone())
     }
 
     pub fn log(&self) -> EgressLog {
         let counts = self.counts.lock().expect("no holder of this lock can panic");
-        let mut decisions: Vec<_> = counts.entries.iter().map(decision).collect();
-        drop(counts);
-        decisions.sort_by(|a, b| {
-            b.last_at_ms.cmp(&a.last_at_ms).then_with(|| (&a.host, a.port).cmp(&(&b.host, b.port)))
-        });
+        let mut entries: Vec<_> = counts.entries.iter().collect();
+        entries.sort_by_key(|(_, entry)| Reverse(entry.last));
+        let decisions = entries.into_iter().map(decision).collect();
         EgressLog { since_ms: self.since_ms, decisions }
     }
 }
@@ -173,6 +178,17 @@ mod tests {
 
     fn said(events: &mut mpsc::Receiver<Request>) -> usize {
         std::iter::from_fn(|| events.try_recv().ok()).count()
+    }
+
+    #[tokio::test]
+    async fn the_latest_decision_comes_first_also_within_a_millisecond() {
+        let (ledger, _events) = ledger();
+        for host in ["b.org", "c.org", "a.org", "b.org"] {
+            ledger.note(host, 443, Ok(())).await;
+        }
+        let log = ledger.log();
+        let hosts: Vec<_> = log.decisions.iter().map(|one| &*one.host).collect();
+        assert_eq!(hosts, ["b.org", "a.org", "c.org"]);
     }
 
     #[tokio::test]
