@@ -18,7 +18,10 @@ struct Place {
 
 fn place() -> Place {
     let node = TestNode::builder(env!("CARGO_BIN_EXE_windlass")).prepare().unwrap();
-    let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    // An ordinary user who runs these tests has a place of its own.
+    let base = std::env::var_os("WINDLASS_TEST_PLACE");
+    let base = base.unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    let home = tempfile::tempdir_in(base).unwrap();
     let place = Place { node, home };
     for name in ["work/.agents", "work/secret", "work/docs", "other"] {
         std::fs::create_dir_all(place.home.path().join(name)).unwrap();
