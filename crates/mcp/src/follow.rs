@@ -138,6 +138,7 @@ impl<'c> Follow<'c> {
         loop {
             match turn.state {
                 TurnState::Ended => return self.reply(turn).await,
+                TurnState::AwaitingInput if !self.is_own() => return self.reply(turn).await,
                 TurnState::AwaitingInput => {
                     let asked = input::ask(self.call, &turn, self.question);
                     match self.unless_ended(async { Ok::<_, Fault>(asked.await) }).await? {
@@ -160,6 +161,12 @@ impl<'c> Follow<'c> {
             }
             turn = self.wait().await?;
         }
+    }
+
+    /// Whether the session is the client's own: somebody else's turn is looked at, and neither
+    /// answered nor stopped.
+    fn is_own(&self) -> bool {
+        self.call.scope.owns(&self.session)
     }
 
     fn wait_anew(&mut self) {
@@ -203,7 +210,7 @@ impl<'c> Follow<'c> {
             answer = asked => return answer.map_err(E::into),
             fault = self.call.ended_early() => fault,
         };
-        if matches!(fault, Fault::Cancelled) {
+        if matches!(fault, Fault::Cancelled) && self.is_own() {
             // One that has ended meanwhile needs no stopping.
             let _ = self.client.interrupt_turn(&self.session, &self.turn).await;
         }
@@ -217,7 +224,7 @@ impl<'c> Follow<'c> {
     }
 
     async fn handle_or_reply(self, turn: Turn) -> Result<CallToolResponse, Fault> {
-        match self.call.takes_tasks {
+        match self.call.takes_tasks && self.is_own() {
             true => Ok(tasks::handle_of(&turn).into()),
             false => self.reply(turn).await,
         }

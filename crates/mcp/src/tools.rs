@@ -86,8 +86,10 @@ async fn continue_turn(
     };
     let look = look(arguments.wait_seconds, arguments.max_tokens);
     let follow = Follow::new(call, client, session.clone(), turn.clone(), look);
-    let now = follow.now().await?;
-    let Some(line) = &arguments.input else { return follow.see_through(now).await };
+    let Some(line) = &arguments.input else {
+        let now = follow.now().await?;
+        return follow.see_through(now).await;
+    };
     input::send(client, &session, &turn, line).await?;
     follow.wait_and_see_through().await
 }

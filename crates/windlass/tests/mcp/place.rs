@@ -49,6 +49,14 @@ async fn sessions_are_of_a_directory_a_client_and_a_name() {
         assert!(is_error(&refused), "{refused}");
         assert!(text_of(&refused).contains("not one of this client's"), "{refused}");
     }
+    // Nor is it asked for: a client that could ask its user only sees that it waits.
+    let asks = own().name("asking").capabilities(json!({"elicitation": {}}));
+    let mut asking = asks.start().await.unwrap();
+    agent.call("run", json!({"code": "_ = input('name? ')", "wait_seconds": 1})).await;
+    let waits = asking.call("continue", json!({"session": session})).await;
+    assert_eq!(said(&waits, "state"), "waiting_for_input", "{waits}");
+    assert!(!asking.has_said("elicitation/create"));
+    agent.call("continue", json!({"input": "ada"})).await;
     // Not even that by who is to keep to a policy of its own.
     for tool in ["read_output", "continue", "interrupt", "reset"] {
         let refused = others[2].call(tool, json!({"session": session})).await;
