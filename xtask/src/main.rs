@@ -1,13 +1,16 @@
 //! `cargo xtask`: checks and measurements of this workspace, one module a command. It changes no
-//! file but the one that `conformance --write-docs` makes.
+//! file but those that `api`, `examples --write` and `conformance --write-docs` make.
 
 mod agents;
+mod api;
 mod attack;
 mod bench;
 mod conformance;
 mod contract;
+mod examples;
 mod load;
 mod packages;
+mod sdk;
 mod tidy;
 mod workspace;
 
@@ -34,6 +37,12 @@ enum Command {
     Agents(agents::Args),
     /// Run the official MCP conformance suite against a node, and print what passes
     Conformance(conformance::Args),
+    /// Write the SDKs' types from the OpenAPI document
+    Api(api::Args),
+    /// Test an SDK, build and install its package, and run its README's first example
+    Sdk(sdk::Args),
+    /// Run the examples against a node, and compare what they print with their pages in `docs/examples`
+    Examples(examples::Args),
     /// Measure, and print both sides of each ratio
     Bench(bench::Args),
     /// Keep one core busy until standard input closes (what `contract --load` runs)
@@ -48,6 +57,9 @@ fn main() -> ExitCode {
         Command::Attack(args) => attack::run(&args),
         Command::Agents(args) => agents::run(&args),
         Command::Conformance(args) => conformance::run(&args),
+        Command::Api(args) => api::run(&args),
+        Command::Sdk(args) => sdk::run(&args),
+        Command::Examples(args) => examples::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Busy => load::spin_until_stdin_closes(),
     };

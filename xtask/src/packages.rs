@@ -62,6 +62,11 @@ pub struct Packages {
 }
 
 impl Packages {
+    /// Only the Node.js and its npm.
+    pub fn with_node() -> Result<Self> {
+        Self::prepare(&[NODE_JS])
+    }
+
     /// Installs what is not there, all at once; says what it does.
     pub fn prepare(packages: &[Package]) -> Result<Self> {
         let root = workspace::target().join(ROOT);
@@ -138,7 +143,7 @@ impl Packages {
     }
 
     /// The search path of this process, with our `node` before any other.
-    fn path_with_node(&self) -> OsString {
+    pub fn path_with_node(&self) -> OsString {
         let mut path = self.node_bin().into_os_string();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());

@@ -3,21 +3,28 @@
 
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{
+    ACCEPT, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
 use hyper::{Method, Request, Response, Uri};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, API_HEADER, ApiError};
+use windlass_protocol::host::WITHIN_HEADER;
 
 use crate::address::Address;
 use crate::client::Client;
-use crate::connection::{Connection, ExchangeError};
+use crate::connection::{Connection, ExchangeError, Upgraded};
 use crate::error::ClientError;
+use crate::random;
+use crate::stream::LeanStream;
 
 /// How long an answer may take beyond what the request itself lets it wait.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -47,6 +54,8 @@ pub(crate) struct Call {
     repeat: Repeat,
     answer_wait: Duration,
     accept: Option<&'static str>,
+    /// The connection is to become a WebSocket by it.
+    upgrades: bool,
 }
 
 /// An answer of success, its body read.
@@ -90,7 +99,15 @@ impl Call {
     }
 
     fn new(method: Method, path: String, body: Bytes, repeat: Repeat) -> Self {
-        Self { method, path: path.into(), body, repeat, answer_wait: ANSWER_WAIT, accept: None }
+        Self {
+            method,
+            path: path.into(),
+            body,
+            repeat,
+            answer_wait: ANSWER_WAIT,
+            accept: None,
+            upgrades: false,
+        }
     }
 
     /// The node may take so much longer to answer.
@@ -101,6 +118,12 @@ impl Call {
 
     pub(crate) fn accepting(mut self, mime: &'static str) -> Self {
         self.accept = Some(mime);
+        self
+    }
+
+    /// The connection is to become a WebSocket.
+    pub(crate) fn upgrading(mut self) -> Self {
+        self.upgrades = true;
         self
     }
 
@@ -118,6 +141,12 @@ impl Call {
         }
         if let Some(mime) = self.accept {
             headers.insert(ACCEPT, HeaderValue::from_static(mime));
+        }
+        if self.upgrades {
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+            headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+            headers.insert(SEC_WEBSOCKET_KEY, websocket_key());
         }
         Ok(request)
     }
@@ -138,6 +167,12 @@ fn api_version() -> HeaderValue {
     static VERSION: OnceLock<HeaderValue> = OnceLock::new();
     let made = || HeaderValue::from_str(&API.to_string()).expect("digits and a dot");
     VERSION.get_or_init(made).clone()
+}
+
+/// Any 16 bytes do: they are there to keep caches away.
+fn websocket_key() -> HeaderValue {
+    let key = base64::engine::general_purpose::STANDARD.encode(random::hex::<8>());
+    HeaderValue::from_str(&key).expect("letters and digits")
 }
 
 impl Client {
@@ -171,6 +206,28 @@ impl Client {
         }
     }
 
+    /// The stream of a connection that the request made something else, and what came on it since.
+    pub(crate) async fn upgrade(&self, call: &Call) -> Result<(LeanStream, Bytes), ClientError> {
+        let mut outage = Outage::new();
+        loop {
+            let tried = self.patience().within(call.answer_wait, self.upgraded(call)).await;
+            match tried.unwrap_or_else(|| Err(call.late())) {
+                Ok(upgraded) => return Ok(upgraded),
+                Err(failure) => outage.pause(failure, call, self.retry_for()).await?,
+            }
+        }
+    }
+
+    async fn upgraded(&self, call: &Call) -> Result<(LeanStream, Bytes), Failure> {
+        let request = self.request(call)?;
+        match self.connection().await?.upgrade(request).await.map_err(Failure::of)? {
+            Upgraded::Agreed(stream, read) => Ok((stream, read)),
+            Upgraded::Refused(connection, response) => {
+                Err(self.refused(call, *connection, response).await)
+            }
+        }
+    }
+
     async fn answer(&self, call: &Call) -> Result<Answer, Failure> {
         let (mut connection, response) = self.head(call).await?;
         let (parts, body) = response.into_parts();
@@ -181,22 +238,37 @@ impl Client {
 
     /// Sends the request and reads the answer's head; an answer that is no success is an error.
     async fn head(&self, call: &Call) -> Result<(Connection, Response<Incoming>), Failure> {
-        let request = call.request(self.pool().address()).map_err(Failure::fatal)?;
+        let request = self.request(call)?;
         let mut connection = self.connection().await?;
-        let response = connection.exchange(request).await.map_err(|fault| match fault {
-            ExchangeError::NotSent(cause) => {
-                Failure { error: ClientError::Cut { cause }, again: Again::Safe }
-            }
-            ExchangeError::Cut(cause) => Failure::cut(cause),
-            ExchangeError::Version(node) => Failure::fatal(ClientError::VersionMismatch { node }),
-        })?;
+        let response = connection.exchange(request).await.map_err(Failure::of)?;
         if response.status().is_success() {
             return Ok((connection, response));
         }
+        Err(self.refused(call, connection, response).await)
+    }
+
+    fn request(&self, call: &Call) -> Result<Request<Full<Bytes>>, Failure> {
+        let mut request = call.request(self.pool().address()).map_err(Failure::fatal)?;
+        if let Some(within) = self.within_header() {
+            request.headers_mut().insert(HeaderName::from_static(WITHIN_HEADER), within.clone());
+        }
+        Ok(request)
+    }
+
+    /// What an answer that is no success says.
+    async fn refused(
+        &self,
+        call: &Call,
+        mut connection: Connection,
+        response: Response<Incoming>,
+    ) -> Failure {
         let status = response.status();
-        let body = connection.collect(response.into_body()).await.map_err(Failure::cut)?;
+        let body = match connection.collect(response.into_body()).await {
+            Ok(body) => body,
+            Err(cause) => return Failure::cut(cause),
+        };
         self.pool().put(connection);
-        Err(match serde_json::from_slice::<ApiError>(&body) {
+        match serde_json::from_slice::<ApiError>(&body) {
             Ok(error) if error.code == ErrorCode::VersionMismatch => {
                 Failure::fatal(ClientError::Api(error))
             }
@@ -207,7 +279,7 @@ impl Client {
                 Failure { error: ClientError::Api(error), again }
             }
             Err(_) => Failure::fatal(call.bad(format!("status {status} without an error's JSON"))),
-        })
+        }
     }
 
     /// A connection, to a node started for it if need be and allowed.
@@ -268,6 +340,16 @@ impl Call {
 }
 
 impl Failure {
+    fn of(fault: ExchangeError) -> Self {
+        match fault {
+            ExchangeError::NotSent(cause) => {
+                Self { error: ClientError::Cut { cause }, again: Again::Safe }
+            }
+            ExchangeError::Cut(cause) => Self::cut(cause),
+            ExchangeError::Version(node) => Self::fatal(ClientError::VersionMismatch { node }),
+        }
+    }
+
     fn fatal(error: ClientError) -> Self {
         Self { error, again: Again::Never }
     }

@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hyper::header::HeaderValue;
 use tokio::time::sleep;
 use windlass_protocol::ErrorCode;
+use windlass_protocol::host::Within;
 
 use crate::address::{Address, Remote};
 use crate::call::{PAUSE_FIRST, PAUSE_MAX};
@@ -35,6 +37,8 @@ pub enum StartNode {
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    /// The call that its requests are made in, as they say it.
+    within: Option<HeaderValue>,
 }
 
 struct Shared {
@@ -82,6 +86,18 @@ impl Client {
     #[must_use]
     pub fn with_start(&self, start: StartNode) -> Self {
         self.changed(start, self.shared.retry_for)
+    }
+
+    /// The same node, asked from within a host tool's call: what would wait for that call for ever
+    /// is refused.
+    #[must_use]
+    pub fn within(&self, call: &Within) -> Self {
+        let header = HeaderValue::from_str(&call.to_string()).expect("letters, digits and slashes");
+        Self { shared: self.shared.clone(), within: Some(header) }
+    }
+
+    pub(crate) fn within_header(&self) -> Option<&HeaderValue> {
+        self.within.as_ref()
     }
 
     pub fn dirs(&self) -> &Dirs {
@@ -141,7 +157,9 @@ impl Client {
     }
 
     fn changed(&self, start: StartNode, retry_for: Duration) -> Self {
-        Self::new(self.pool().address().clone(), self.shared.dirs.clone(), start, retry_for)
+        let address = self.pool().address().clone();
+        let changed = Self::new(address, self.shared.dirs.clone(), start, retry_for);
+        Self { within: self.within.clone(), ..changed }
     }
 
     fn new(address: Address, dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
@@ -154,6 +172,7 @@ impl Client {
                 pool,
                 patience: Patience::default(),
             }),
+            within: None,
         }
     }
 

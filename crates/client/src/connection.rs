@@ -13,8 +13,8 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
-use hyper::client::conn::http1;
-use hyper::{Request, Response};
+use hyper::client::conn::{TrySendError, http1};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use windlass_protocol::api::{API, API_HEADER, ApiVersion};
 
@@ -38,6 +38,25 @@ pub(crate) enum ExchangeError {
     Cut(String),
     /// The node's version, which this client cannot speak with.
     Version(String),
+}
+
+type Sent = Request<Full<Bytes>>;
+
+impl ExchangeError {
+    fn of(mut fault: TrySendError<Sent>) -> Self {
+        match fault.take_message() {
+            Some(_) => Self::NotSent(fault.error().to_string()),
+            None => Self::Cut(fault.error().to_string()),
+        }
+    }
+}
+
+/// What became of a connection that was to become something else.
+pub(crate) enum Upgraded {
+    /// The stream, and what was read from it already.
+    Agreed(LeanStream, Bytes),
+    /// It is as it was, and this was the answer.
+    Refused(Box<Connection>, Response<Incoming>),
 }
 
 /// A connection to the node. Dropping it closes it.
@@ -64,15 +83,40 @@ impl Connection {
         let mut answer = Box::pin(self.sender.try_send_request(request));
         let wire = &mut self.wire;
         let answered = poll_fn(|cx| poll_driven(wire, cx, answer.as_mut())).await;
-        let response = answered.map_err(|mut fault| match fault.take_message() {
-            Some(_) => ExchangeError::NotSent(fault.error().to_string()),
-            None => ExchangeError::Cut(fault.error().to_string()),
-        })?;
+        let response = answered.map_err(ExchangeError::of)?;
         if !self.version_checked {
             check_version(&response)?;
             self.version_checked = true;
         }
         Ok(response)
+    }
+
+    /// Sends a request that makes the connection something else, if the node agrees.
+    pub(crate) async fn upgrade(
+        mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Upgraded, ExchangeError> {
+        let mut answer = Box::pin(self.sender.try_send_request(request));
+        let Some(mut wire) = self.wire.take() else {
+            return Err(ExchangeError::NotSent("the connection is over".to_owned()));
+        };
+        let answered = poll_fn(|cx| {
+            if let Poll::Ready(answered) = answer.as_mut().poll(cx) {
+                return Poll::Ready(answered);
+            }
+            // How it ended, the answer tells.
+            let _ = wire.poll_without_shutdown(cx);
+            answer.as_mut().poll(cx)
+        });
+        let response = answered.await.map_err(ExchangeError::of)?;
+        drop(answer);
+        check_version(&response)?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let parts = wire.into_parts();
+            return Ok(Upgraded::Agreed(parts.io.into_inner(), parts.read_buf));
+        }
+        self.wire = Some(wire);
+        Ok(Upgraded::Refused(Box::new(self), response))
     }
 
     /// The next piece of an answer's body; `None` at its end.

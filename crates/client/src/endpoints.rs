@@ -5,8 +5,8 @@ use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use windlass_protocol::api::{
     CloseQuery, CreateSession, Created, EgressLog, Events, EventsQuery, NodeStatus, OutputQuery,
-    SearchQuery, SearchResult, Session, SessionList, StopNode, StopSessions, SubmitTurn, Turn,
-    TurnInput, TurnQuery, TurnState,
+    SearchQuery, SearchResult, ServerList, ServersQuery, Session, SessionList, SessionTools,
+    StopNode, StopSessions, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState,
 };
 use windlass_protocol::{Seq, SessionId, TurnId};
 
@@ -80,6 +80,24 @@ impl Client {
     pub async fn egress(&self, session: &SessionId) -> Result<EgressLog, ClientError> {
         let path = Path::new(&["sessions", session.as_str(), "egress"]).done();
         self.json(Call::get(path)).await
+    }
+
+    /// What the session's code may call: what the words lead to, or all.
+    pub async fn session_tools(
+        &self,
+        session: &SessionId,
+        words: Option<&str>,
+    ) -> Result<SessionTools, ClientError> {
+        let path = Path::new(&["sessions", session.as_str(), "tools"]).text("words", words).done();
+        self.json(Call::get(path)).await
+    }
+
+    /// The MCP servers that the node runs.
+    pub async fn mcp_servers(&self, query: ServersQuery) -> Result<ServerList, ClientError> {
+        let path = Path::new(&["mcp", "servers"])
+            .number("after", query.after)
+            .number("wait_ms", (query.wait_ms > 0).then_some(query.wait_ms));
+        self.json(Call::get(path.done()).waiting(query.wait_ms)).await
     }
 
     /// Starts a fresh worker in the session.

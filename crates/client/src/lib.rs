@@ -20,6 +20,7 @@ mod dirs;
 mod endpoints;
 mod error;
 mod events;
+pub mod files;
 pub mod patience;
 mod query;
 mod random;
@@ -27,6 +28,7 @@ mod sse;
 mod start;
 pub mod stream;
 mod token;
+pub mod tools;
 
 pub use address::Remote;
 pub use client::{Client, RETRY_FOR_DEFAULT, StartNode};

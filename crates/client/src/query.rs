@@ -24,6 +24,15 @@ impl Path {
         Self { text, asked: false }
     }
 
+    /// A file's path, whose slashes are its own.
+    pub(crate) fn below(mut self, path: &str) -> Self {
+        for part in path.split('/') {
+            self.text.push('/');
+            escape(&mut self.text, part);
+        }
+        self
+    }
+
     pub(crate) fn number(mut self, name: &str, value: Option<impl Display>) -> Self {
         if let Some(value) = value {
             self.name(name);
@@ -76,5 +85,7 @@ mod tests {
             .text("query", Some("a b&c=é"))
             .number("limit", Some(3));
         assert_eq!(full.done(), "/v1/sessions/s/output?query=a%20b%26c%3D%C3%A9&limit=3");
+        let file = Path::new(&["files"]).below("a b/c?.txt").text("content", Some("true"));
+        assert_eq!(file.done(), "/v1/files/a%20b/c%3F.txt?content=true");
     }
 }

@@ -8,12 +8,14 @@
 //! signals. There is no async runtime, no thread and no timer tick: the loop wakes for a
 //! descriptor or for the nearest deadline. Every byte from the worker is hostile.
 
+mod calls;
 mod connection;
 mod egress;
 mod input;
 mod joining;
 mod keeper;
 mod node_side;
+mod server;
 mod signals;
 mod turn;
 mod usage;
@@ -24,6 +26,7 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use rustix::stdio;
+pub use server::run_server;
 pub use windlass_sandbox::Wanted;
 use windlass_sandbox::hold;
 use windlass_sandbox::pace::{Pace, Whom, set_pace};

@@ -11,6 +11,7 @@ use windlass_protocol::link::{
 };
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
+use crate::calls::Part;
 use crate::connection::Connection;
 use crate::input::Given;
 use crate::keeper::{Keeper, Then};
@@ -73,6 +74,7 @@ impl Keeper {
             command: self.link.seen(),
             last_turn: self.last_turn,
             running: self.running.turn(),
+            calls: self.running.open_calls(),
             restarts: self.restarts,
             hold: self.held.hold(),
         })));
@@ -143,6 +145,9 @@ impl Keeper {
             Command::TurnStart { turn, .. } => self.start_turn(turn, &body),
             Command::TurnInput { turn, eof, .. } => self.give_input(turn, body, eof),
             Command::Interrupt { turn } => self.interrupt_turn(turn),
+            Command::ToolResult { turn, call, ok, more } => {
+                self.answer_call(turn, Part { call, ok, more, body });
+            }
             Command::Restart => {
                 // Counted when told, not when done: a node that attaches meanwhile must not tell
                 // it again.

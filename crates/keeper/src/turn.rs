@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use windlass_protocol::event::{EventKind, TurnError};
 use windlass_protocol::frame::Frame;
-use windlass_protocol::limits::MESSAGE_BYTES_MAX;
+use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 use windlass_protocol::worker::{
     FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome, unknown_fields,
 };
-use windlass_protocol::{Stream, TurnNo};
+use windlass_protocol::{CallNo, Stream, TurnNo};
 
+use crate::calls::{Asked, Calls};
 use crate::input::{Given, HeldInput};
 use crate::keeper::{Keeper, Stage, Then};
 use crate::usage::Mark;
@@ -33,6 +34,7 @@ struct Flight {
     input: HeldInput,
     /// Bytes so far of a display whose last frame has not come.
     display_bytes: usize,
+    calls: Calls,
     /// Set once the turn was interrupted.
     nudging: Option<Nudging>,
 }
@@ -60,6 +62,20 @@ impl Running {
         self.turn = None;
     }
 
+    /// The open host tool calls of the turn in flight, if it is this one.
+    pub fn calls(&mut self, turn: TurnNo) -> Option<&mut Calls> {
+        self.turn.as_mut().filter(|flight| flight.turn == turn).map(|flight| &mut flight.calls)
+    }
+
+    pub fn open_calls(&self) -> Vec<CallNo> {
+        self.turn.as_ref().map_or_else(Vec::new, |flight| flight.calls.open())
+    }
+
+    /// A message of the worker's was of no use.
+    pub fn drop_message(&mut self) {
+        self.dropped += 1;
+    }
+
     /// When the worker is to be nudged next.
     pub fn next_nudge(&self) -> Option<Instant> {
         Some(self.turn.as_ref()?.nudging.as_ref()?.next)
@@ -79,6 +95,7 @@ impl Keeper {
             output_bytes: 0,
             input: HeldInput::default(),
             display_bytes: 0,
+            calls: Calls::default(),
             nudging: None,
         });
         self.watch.quicken(worker.pid, watch::Worker::Known);
@@ -180,6 +197,14 @@ impl Keeper {
                     self.tell(Some(turn), EventKind::StdinWait { prompt, secret }, Bytes::new());
                 }
             }
+            FromWorker::ToolCall { turn, call, name, deadline_ms, more }
+                if self.is_current(turn) =>
+            {
+                return self.take_call(turn, Asked { call, name, deadline_ms, more }, body);
+            }
+            FromWorker::ToolCancel { turn, call } if self.is_current(turn) => {
+                self.cancel_call(turn, call);
+            }
             FromWorker::Idle { turn, outcome, error } if self.is_current(turn) => {
                 self.end_turn(turn, outcome, error);
             }
@@ -188,6 +213,7 @@ impl Keeper {
             FromWorker::StdinWait { .. }
             | FromWorker::Idle { .. }
             | FromWorker::ToolCall { .. }
+            | FromWorker::ToolCancel { .. }
             | FromWorker::Unknown => self.running.dropped += 1,
         }
         Ok(())
@@ -216,10 +242,21 @@ impl Keeper {
         if let Some(flight) = self.running.turn.as_mut().filter(|_| current) {
             flight.output_bytes += body.len() as u64;
         }
-        self.tell(Some(turn), EventKind::Output { stream, background: !current }, body);
+        let background = !current;
+        // A frame of the largest size does not fit the link, whose heads are longer.
+        let mut rest = body;
+        while !rest.is_empty() {
+            let part = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
+            self.tell(Some(turn), EventKind::Output { stream, background }, part);
+        }
     }
 
-    fn take_display(&mut self, turn: TurnNo, kind: EventKind, body: Bytes) -> Result<(), String> {
+    fn take_display(
+        &mut self,
+        turn: TurnNo,
+        kind: EventKind,
+        mut body: Bytes,
+    ) -> Result<(), String> {
         let Some(flight) = self.running.turn.as_mut().filter(|flight| flight.turn == turn) else {
             self.running.dropped += 1;
             return Ok(());
@@ -230,6 +267,13 @@ impl Keeper {
         }
         if !matches!(kind, EventKind::Display { more: true, .. }) {
             flight.display_bytes = 0;
+        }
+        if body.len() > CHUNK_BYTES_MAX
+            && let EventKind::Display { mime, id, update, .. } = &kind
+        {
+            let (mime, id, update) = (mime.clone(), id.clone(), *update);
+            let part = body.split_to(CHUNK_BYTES_MAX);
+            self.tell(Some(turn), EventKind::Display { mime, id, update, more: true }, part);
         }
         self.tell(Some(turn), kind, body);
         Ok(())

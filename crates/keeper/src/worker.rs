@@ -45,9 +45,20 @@ pub(crate) struct Worker {
     decoder: Decoder,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
-    /// Frames that wait for room in the socket; of the first, `written` bytes are out.
-    outgoing: VecDeque<Bytes>,
+    /// Pieces of frames that wait for room in the socket; of the first, `written` bytes are out.
+    outgoing: VecDeque<Piece>,
     written: usize,
+    /// Bytes of all of them.
+    queued: usize,
+    /// The last piece that is out whole was not the end of its frame.
+    within_frame: bool,
+}
+
+/// A frame, or its head or body.
+#[derive(Debug)]
+struct Piece {
+    bytes: Bytes,
+    ends_frame: bool,
 }
 
 /// What reading the protocol socket gave.
@@ -120,6 +131,8 @@ impl Worker {
             stderr: Some(stderr),
             outgoing: VecDeque::new(),
             written: 0,
+            queued: 0,
+            within_frame: false,
         };
         Ok(Fresh { worker, confinement, listener })
     }
@@ -135,6 +148,11 @@ impl Worker {
             Stream::Result | Stream::Traceback => None,
         }
         .map(AsFd::as_fd)
+    }
+
+    /// Bytes of frames that wait for room in the socket.
+    pub fn queued_bytes(&self) -> usize {
+        self.queued
     }
 
     /// Whether frames wait for room in the socket.
@@ -195,9 +213,7 @@ impl Worker {
         loop {
             let chunk = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
             set_more(&mut message, !rest.is_empty());
-            let mut encoded = Vec::with_capacity(64 + chunk.len());
-            frame::encode(&mut encoded, &message, &chunk);
-            self.outgoing.push_back(encoded.into());
+            self.push(&message, chunk);
             if rest.is_empty() {
                 break;
             }
@@ -205,12 +221,31 @@ impl Worker {
         self.flush();
     }
 
+    /// Sends one frame with its body, which fits.
+    pub fn send_part(&mut self, message: &ToWorker, body: Bytes) {
+        self.push(message, body);
+        self.flush();
+    }
+
+    fn push(&mut self, message: &ToWorker, body: Bytes) {
+        let mut head = Vec::with_capacity(96);
+        frame::encode_head(&mut head, message, body.len());
+        self.queued += head.len() + body.len();
+        self.outgoing.push_back(Piece { bytes: head.into(), ends_frame: body.is_empty() });
+        if !body.is_empty() {
+            self.outgoing.push_back(Piece { bytes: body, ends_frame: true });
+        }
+    }
+
     /// Sends an interrupt ahead of every frame that has not begun, then the signal that goes with it.
     pub fn interrupt(&mut self, message: &ToWorker) {
         let mut encoded = Vec::with_capacity(64);
         frame::encode(&mut encoded, message, &[]);
-        let place = usize::from(self.written > 0);
-        self.outgoing.insert(place, encoded.into());
+        let begun = self.written > 0 || self.within_frame;
+        let end = self.outgoing.iter().position(|piece| piece.ends_frame).map_or(0, |end| end + 1);
+        let place = if begun { end } else { 0 };
+        self.queued += encoded.len();
+        self.outgoing.insert(place, Piece { bytes: encoded.into(), ends_frame: true });
         self.flush();
         // ESRCH means that it has just ended, which SIGCHLD tells.
         let _ = killpg(Pid::from_raw(self.pid.cast_signed()), Signal::SIGINT);
@@ -229,8 +264,9 @@ impl Worker {
                 .iter()
                 .take(16)
                 .enumerate()
-                .map(|(place, bytes)| {
-                    IoSlice::new(if place == 0 { &bytes[self.written..] } else { bytes })
+                .map(|(place, piece)| {
+                    let from = if place == 0 { self.written } else { 0 };
+                    IoSlice::new(&piece.bytes[from..])
                 })
                 .collect();
             match rustix::io::writev(&self.socket, &slices) {
@@ -240,6 +276,8 @@ impl Worker {
                 Err(_) => {
                     self.outgoing.clear();
                     self.written = 0;
+                    self.queued = 0;
+                    self.within_frame = false;
                     return;
                 }
             }
@@ -248,11 +286,13 @@ impl Worker {
 
     fn wrote(&mut self, written: usize) {
         self.written += written;
+        self.queued -= written;
         while let Some(first) = self.outgoing.front() {
-            if self.written < first.len() {
+            if self.written < first.bytes.len() {
                 return;
             }
-            self.written -= first.len();
+            self.written -= first.bytes.len();
+            self.within_frame = !first.ends_frame;
             self.outgoing.pop_front();
         }
     }

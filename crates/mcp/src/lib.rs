@@ -22,6 +22,7 @@ mod names;
 mod reply;
 mod resources;
 mod schema;
+pub mod servers;
 mod sessions;
 mod stdio;
 mod tasks;

@@ -16,10 +16,13 @@ use windlass_sandbox::Machine;
 use windlass_sandbox::cgroup::CgroupSupport;
 
 use crate::config::Config;
+use crate::files::Files;
 use crate::keepers::Starting;
 use crate::metrics::Metrics;
 use crate::session::Handle;
 use crate::session::cgroups::SessionCgroups;
+use crate::tools::Hub;
+use crate::tools::within::OpenWithin;
 use crate::workers::Workers;
 
 /// The node's shared state.
@@ -35,6 +38,12 @@ pub(crate) struct Context {
     /// Which processes keepers were started as.
     pub starting: Starting,
     pub cgroups: SessionCgroups,
+    /// Who offers which tools.
+    pub tools: Hub,
+    /// Which tool calls are open, and made within which others.
+    pub within: OpenWithin,
+    /// Who reads, writes and watches files.
+    pub files: Files,
     machine: std::sync::OnceLock<Machine>,
     /// For replies that wait.
     pub patience: Patience,
@@ -74,6 +83,9 @@ impl Context {
             metrics: Metrics::new(),
             workers,
             cgroups,
+            tools: Hub::default(),
+            within: OpenWithin::default(),
+            files: Files::default(),
             machine: std::sync::OnceLock::new(),
             starting: Starting::default(),
             patience: Patience::default(),
@@ -112,6 +124,7 @@ impl Context {
 
     pub fn forget(&self, id: &SessionId) {
         self.starting.forget(id);
+        self.tools.forget(id);
         let mut sessions = self.lock();
         sessions.remove(id);
         self.made.notify_waiters();

@@ -29,8 +29,13 @@ impl Failure {
         match self.code {
             ErrorCode::BadRequest | ErrorCode::WorkerFailed | ErrorCode::NotEnforceable => 400,
             ErrorCode::Unauthorized => 401,
-            ErrorCode::SessionNotFound | ErrorCode::TurnNotFound | ErrorCode::NotFound => 404,
-            ErrorCode::SessionExists | ErrorCode::TurnNotRunning => 409,
+            ErrorCode::PathRefused => 403,
+            ErrorCode::SessionNotFound
+            | ErrorCode::TurnNotFound
+            | ErrorCode::ToolNotFound
+            | ErrorCode::FileNotFound
+            | ErrorCode::NotFound => 404,
+            ErrorCode::SessionExists | ErrorCode::TurnNotRunning | ErrorCode::WouldDeadlock => 409,
             ErrorCode::SessionEnded
             | ErrorCode::SessionClosed
             | ErrorCode::StateLost
@@ -43,7 +48,12 @@ impl Failure {
             | ErrorCode::LimitProcesses
             | ErrorCode::LimitDisk
             | ErrorCode::LimitWallTime
+            | ErrorCode::ToolFailed
+            | ErrorCode::ToolDeadlinePassed
+            | ErrorCode::ToolHostGone
+            | ErrorCode::ToolCancelled
             | ErrorCode::AlreadyRunning => 410,
+            ErrorCode::FileConflict => 412,
             ErrorCode::MessageTooLarge => 413,
             ErrorCode::VersionMismatch => 426,
             ErrorCode::Overloaded => 429,
@@ -53,6 +63,13 @@ impl Failure {
         }
     }
 }
+
+const DISK_FULL: &str = "make room on the disk of the state directory, or of the workspace for a \
+    file, then send it again";
+const FILE_CONFLICT: &str = "get the file again, put the change on top of what it is now, then send \
+    it with the new etag";
+const PATH_REFUSED: &str = "name a plain file by its path in the workspace: without `..`, not \
+    through a link that leads out, not hidden by the policy";
 
 /// What a person can do about each failure.
 pub fn remedy(code: ErrorCode) -> &'static str {
@@ -99,7 +116,16 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::DeadlinePassed => "give the turn a longer deadline, or do less in it",
         ErrorCode::Unstoppable => "the session has a fresh worker: set the state up again",
         ErrorCode::SessionClosed => "create a new session",
-        ErrorCode::DiskFull => "make room on the disk of the state directory, then send it again",
+        ErrorCode::DiskFull => DISK_FULL,
+        ErrorCode::FileNotFound => "list what there is: GET /v1/sessions/{session}/files",
+        ErrorCode::FileConflict => FILE_CONFLICT,
+        ErrorCode::PathRefused => PATH_REFUSED,
+        ErrorCode::ToolNotFound => TOOL_NOT_FOUND,
+        ErrorCode::ToolFailed => "look at the tool's own message",
+        ErrorCode::ToolDeadlinePassed => "allow more: tools(deadline=seconds).name(...)",
+        ErrorCode::ToolHostGone => TOOL_HOST_GONE,
+        ErrorCode::ToolCancelled => "call again, in a turn that goes on",
+        ErrorCode::WouldDeadlock => WOULD_DEADLOCK,
         ErrorCode::VersionMismatch => {
             "restart the node with the same release: `windlass down --keep-sessions`, then `windlass up`"
         }
@@ -109,3 +135,12 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::Internal => "look at the node's log and report it",
     }
 }
+
+const TOOL_NOT_FOUND: &str =
+    "dir(tools) lists what there is; a client offers tools, policy.tools allows servers'";
+
+const TOOL_HOST_GONE: &str =
+    "the call may have run or not: look, then call again once the tool is back";
+
+const WOULD_DEADLOCK: &str =
+    "use another session: this one waits for the tool call that sent the turn";

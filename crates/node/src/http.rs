@@ -4,6 +4,7 @@
 mod body;
 mod egress;
 mod events;
+mod files;
 mod node;
 pub mod openapi;
 mod output;
@@ -12,6 +13,8 @@ mod reply;
 mod server;
 mod sessions;
 mod tcp;
+mod tools;
+mod tools_list;
 mod turns;
 mod wire;
 
@@ -39,9 +42,16 @@ fn router(context: App) -> Router {
         .route("/v1/sessions/{session}/turns/{turn}/input", post(turns::input))
         .route("/v1/sessions/{session}/events", get(events::events))
         .route("/v1/sessions/{session}/egress", get(egress::log))
+        .route("/v1/sessions/{session}/files", get(files::list).post(files::write_back))
+        .route(
+            "/v1/sessions/{session}/files/{*path}",
+            get(files::content).put(files::put).delete(files::delete),
+        )
         .route("/v1/sessions/{session}/output", get(output::range))
         .route("/v1/sessions/{session}/output/search", get(output::search))
         .route("/v1/sessions/{session}/displays/{seq}", get(output::display))
+        .route("/v1/tools/host", get(tools::attach))
+        .route("/v1/sessions/{session}/tools", get(tools_list::list))
         .route("/v1/health", get(node::health))
         .route("/v1/version", get(node::version))
         .route("/v1/metrics", get(node::metrics))

@@ -9,12 +9,14 @@ mod config;
 mod context;
 mod egress;
 pub mod failure;
+mod files;
 pub mod http;
 mod instance;
 mod keepers;
 mod metrics;
 mod run;
 mod session;
+mod tools;
 mod workers;
 
 /// What a door that is written elsewhere is made of.

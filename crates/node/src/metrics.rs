@@ -2,7 +2,7 @@
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use windlass_protocol::Outcome;
+use windlass_protocol::{ErrorCode, Outcome};
 
 const SOURCE: Metadata<'static> = Metadata::new("windlass", metrics::Level::INFO, Some("windlass"));
 
@@ -19,6 +19,8 @@ pub(crate) struct Metrics {
     output_bytes: Counter,
     append_failures: Counter,
     requests: Counter,
+    tool_calls: [Counter; 2],
+    late_tool_results: Counter,
 }
 
 impl Metrics {
@@ -34,6 +36,11 @@ impl Metrics {
             let labels = vec![Label::new("outcome", outcome)];
             recorder.register_counter(&Key::from_parts("windlass_turns_total", labels), &SOURCE)
         });
+        let tool_calls = ["ok", "failed"].map(|outcome| {
+            let labels = vec![Label::new("outcome", outcome)];
+            let key = Key::from_parts("windlass_tool_calls_total", labels);
+            recorder.register_counter(&key, &SOURCE)
+        });
         Self {
             handle: recorder.handle(),
             sessions: recorder.register_gauge(&Key::from_name("windlass_sessions"), &SOURCE),
@@ -44,6 +51,8 @@ impl Metrics {
             output_bytes: counter("windlass_output_bytes_total"),
             append_failures: counter("windlass_journal_append_failures_total"),
             requests: counter("windlass_http_requests_total"),
+            tool_calls,
+            late_tool_results: counter("windlass_late_tool_results_total"),
         }
     }
 
@@ -72,6 +81,16 @@ impl Metrics {
         self.requests.increment(1);
     }
 
+    /// A host tool call ended; with a code, it failed.
+    pub fn tool_call(&self, code: Option<ErrorCode>) {
+        self.tool_calls[usize::from(code.is_some())].increment(1);
+    }
+
+    /// An answer came that nobody waited for.
+    pub fn late_tool_result(&self) {
+        self.late_tool_results.increment(1);
+    }
+
     /// Everything, as Prometheus reads it. Also settles what the histogram has collected.
     pub fn render(&self) -> String {
         self.handle.run_upkeep();
@@ -85,12 +104,14 @@ impl Metrics {
 }
 
 fn describe(recorder: &PrometheusRecorder) {
-    let counters: [(&'static str, &'static str); 5] = [
+    let counters: [(&'static str, &'static str); 7] = [
         ("windlass_sessions_created_total", "sessions created since the node started"),
         ("windlass_turns_total", "turns ended, by outcome"),
         ("windlass_output_bytes_total", "bytes that turns printed"),
         ("windlass_journal_append_failures_total", "journal writes that failed"),
         ("windlass_http_requests_total", "requests at the HTTP door"),
+        ("windlass_tool_calls_total", "host tool calls ended, by outcome"),
+        ("windlass_late_tool_results_total", "answers to tool calls that nobody waited for"),
     ];
     for (name, text) in counters {
         recorder.describe_counter(KeyName::from_const_str(name), None, text.into());

@@ -27,6 +27,9 @@ use crate::{egress, keepers};
 /// How long the sessions of a stopping node may take to end before it goes without them.
 const STOP_SESSIONS: Duration = Duration::from_secs(15);
 
+/// How long the tool hosts of a stopping node may take to hear of it.
+const PART_FROM_HOSTS: Duration = Duration::from_millis(500);
+
 /// How often figures are folded and old journals removed. Nothing waits for it.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
 
@@ -75,6 +78,8 @@ pub async fn run(config: Config, doors: Router, ready: impl FnOnce()) -> Result<
     tracing::info!(?sessions, "the node stops");
     claim.release();
     leave_sessions(&context, sessions).await;
+    // Those who do not take their end in are cut off.
+    let _ = tokio::time::timeout(PART_FROM_HOSTS, context.tools.part()).await;
     Ok(())
 }
 
@@ -132,12 +137,12 @@ async fn until_stopped(context: &Arc<Context>) -> io::Result<StopSessions> {
     Ok(StopSessions::Keep)
 }
 
-/// Returns when the node has had no session and no request for its idle time.
+/// Returns when the node has had no session, no tool host and no request for its idle time.
 async fn long_unused(context: &Context) {
     let Some(limit) = context.config.idle_exit else { return std::future::pending().await };
     loop {
         let unused = Duration::from_millis(context.unused_ms());
-        if context.session_count() == 0 {
+        if context.session_count() == 0 && context.tools.is_unused() {
             if unused >= limit {
                 return;
             }

@@ -2,6 +2,7 @@
 //! of the node talks to it through a [`Handle`], whose requests are served in the order sent.
 
 pub(crate) mod actor;
+pub(crate) mod calls;
 pub(crate) mod cgroups;
 mod confine;
 mod disk;
@@ -21,10 +22,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_journal::SessionReader;
+use windlass_protocol::host::Within;
 use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
 use crate::egress::Ledger;
 use crate::failure::Failure;
+use crate::tools::HostId;
 use turns::Snapshot;
 
 /// Requests that may wait for a session's owner; a sender waits for room.
@@ -78,6 +81,12 @@ pub(crate) enum Request {
         allowed: bool,
         reason: String,
     },
+    /// A tool host answered a call, or a part of its answer came.
+    ToolResult(calls::ResultPart),
+    /// A tool host that was called by this session is gone.
+    ToolHostGone {
+        host: HostId,
+    },
     /// The node stops and leaves the session to its keeper.
     Release {
         reply: oneshot::Sender<()>,
@@ -89,6 +98,8 @@ pub(crate) struct Submit {
     pub id: Option<TurnId>,
     pub code: Bytes,
     pub deadline_ms: Option<u64>,
+    /// The host tool call in which it was submitted.
+    pub within: Option<Within>,
     pub until: Until,
     /// The turn's number, as soon as it has one: whoever stops waiting asks by it.
     pub number: Arc<OnceLock<TurnNo>>,

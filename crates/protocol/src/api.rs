@@ -1,6 +1,8 @@
 //! The JSON of the HTTP door, `/v1`: what clients ask and what the node answers.
 
 mod egress;
+mod files;
+mod servers;
 
 use std::collections::BTreeMap;
 
@@ -8,12 +10,20 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 pub use egress::{EgressDecision, EgressLog};
+pub use files::{
+    CHANGES_MAX, ENTRIES_MAX, FILE_BYTES_MAX, FileChange, FileDeleted, FileEntry, FileEvent,
+    FileEventKind, FileKind, FileList, FileWritten, FilesQuery, WatchQuery, WrittenBack,
+};
+pub use servers::{
+    Server, ServerList, ServerSessions, ServerState, ServersQuery, SessionTool, SessionTools,
+    SessionToolsQuery,
+};
 
 use crate::confinement::Confinement;
 use crate::event::{EndReason, Event, EventKind, Receipt, TurnError, Usage};
 use crate::link::Hold;
 use crate::policy::{Policy, PolicyRequest};
-use crate::{ErrorCode, Outcome, Seq, SessionId, TurnId, TurnNo};
+use crate::{ErrorCode, Outcome, Owner, Seq, SessionId, TurnId, TurnNo};
 
 /// The version of this API. Client and node work together when the first number is the same; a
 /// node serves clients with any second number.
@@ -77,6 +87,9 @@ pub struct CreateSession {
     /// What the code may touch. Default: the preset `workspace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRequest>,
+    /// Whose session it is: a tool host may offer its tools to all of one owner's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
     /// Environment variables to add.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -150,6 +163,9 @@ pub struct Session {
     /// What its code may touch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Box<Policy>>,
+    /// Whose session it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
     /// How the policy is enforced, once a worker was started under it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Confinement>,

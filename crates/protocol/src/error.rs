@@ -48,8 +48,26 @@ pub enum ErrorCode {
     Unstoppable,
     /// The session was closed while the turn waited or ran.
     SessionClosed,
-    /// The journal has no room.
+    /// The journal has no room, or the workspace has none for a file.
     DiskFull,
+    /// No such file in the workspace.
+    FileNotFound,
+    /// A file is not as the request says it must be; nothing was written.
+    FileConflict,
+    /// The path leads out of the workspace, is hidden, or is no plain file.
+    PathRefused,
+    /// No tool of that name is offered to the session.
+    ToolNotFound,
+    /// The tool itself failed.
+    ToolFailed,
+    /// A tool call took longer than it may.
+    ToolDeadlinePassed,
+    /// Who offered the tool went away before it answered.
+    ToolHostGone,
+    /// The call was given up before it was answered.
+    ToolCancelled,
+    /// The turn would wait for a call that waits for the turn.
+    WouldDeadlock,
     /// Client and node speak different versions.
     VersionMismatch,
     /// The node is about to stop.
@@ -88,6 +106,15 @@ impl ErrorCode {
             Self::Unstoppable => "unstoppable",
             Self::SessionClosed => "session_closed",
             Self::DiskFull => "disk_full",
+            Self::FileNotFound => "file_not_found",
+            Self::FileConflict => "file_conflict",
+            Self::PathRefused => "path_refused",
+            Self::ToolNotFound => "tool_not_found",
+            Self::ToolFailed => "tool_failed",
+            Self::ToolDeadlinePassed => "tool_deadline_passed",
+            Self::ToolHostGone => "tool_host_gone",
+            Self::ToolCancelled => "tool_cancelled",
+            Self::WouldDeadlock => "would_deadlock",
             Self::VersionMismatch => "version_mismatch",
             Self::ShuttingDown => "shutting_down",
             Self::AlreadyRunning => "already_running",

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::confinement::Confinement;
 use crate::policy::Limit;
-use crate::{ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
+use crate::{CallNo, ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
 
 /// One numbered fact of a session; its raw bytes (output, display) travel beside it as a body.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
@@ -60,6 +60,35 @@ pub enum EventKind {
     },
     /// The code asks for input and blocks.
     StdinWait { prompt: String, secret: bool },
+    /// The code calls a host tool. A call with large arguments spans several events, all but the
+    /// last with `more`. The arguments themselves are not kept.
+    ToolCall {
+        call: CallNo,
+        name: String,
+        /// How long the code wants to wait for it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline_ms: Option<u64>,
+        /// Bytes of arguments in the events before this one, and in this one.
+        #[serde(default)]
+        offset: u64,
+        #[serde(default)]
+        bytes: u64,
+        #[serde(default, skip_serializing_if = "is_false")]
+        more: bool,
+    },
+    /// The code has given a call up.
+    ToolCancel { call: CallNo },
+    /// A call is over: answered, failed or given up.
+    ToolEnded {
+        call: CallNo,
+        ok: bool,
+        /// Why it failed; absent when the tool itself did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<ErrorCode>,
+        /// Bytes of the answer.
+        bytes: u64,
+        wall_ms: f64,
+    },
     /// Input went to the code. What it was is not recorded: it may be a secret.
     InputTaken { bytes: u64 },
     /// The turn is over.

@@ -27,6 +27,19 @@ pub enum FrameError {
     HeaderTooLong(usize),
     #[error("a frame of {rest} bytes cannot hold a header of {header}")]
     HeaderPastEnd { rest: usize, header: usize },
+    #[error("{bytes} bytes are not one whole frame")]
+    NotOne { bytes: usize },
+}
+
+/// The one frame that these bytes are, where something else says where it ends. Copies nothing.
+pub fn decode(mut bytes: Bytes) -> Result<Frame, FrameError> {
+    let not_one = FrameError::NotOne { bytes: bytes.len() };
+    let Some((rest, header)) = lengths(&bytes)? else { return Err(not_one) };
+    if bytes.len() != LENGTH_BYTES + rest {
+        return Err(not_one);
+    }
+    bytes.advance(2 * LENGTH_BYTES);
+    Ok(Frame { header: bytes.split_to(header), body: bytes })
 }
 
 /// Takes bytes in any portions and gives back whole frames, in order.
@@ -52,20 +65,7 @@ impl Decoder {
 
     /// The next whole frame, or `None` until more bytes come.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
-        let Some(rest) = word_at(&self.buffer, 0) else { return Ok(None) };
-        if rest > FRAME_BYTES_MAX {
-            return Err(FrameError::TooLong(rest));
-        }
-        if rest < LENGTH_BYTES {
-            return Err(FrameError::HeaderPastEnd { rest, header: 0 });
-        }
-        let Some(header) = word_at(&self.buffer, LENGTH_BYTES) else { return Ok(None) };
-        if header > HEADER_BYTES_MAX {
-            return Err(FrameError::HeaderTooLong(header));
-        }
-        if header > rest - LENGTH_BYTES {
-            return Err(FrameError::HeaderPastEnd { rest, header });
-        }
+        let Some((rest, header)) = lengths(&self.buffer)? else { return Ok(None) };
         if self.buffer.len() < LENGTH_BYTES + rest {
             return Ok(None);
         }
@@ -74,6 +74,25 @@ impl Decoder {
         let header = whole.split_to(header).freeze();
         Ok(Some(Frame { header, body: whole.freeze() }))
     }
+}
+
+/// Both lengths of the frame that begins here, once they are there and within their limits.
+fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, FrameError> {
+    let Some(rest) = word_at(bytes, 0) else { return Ok(None) };
+    if rest > FRAME_BYTES_MAX {
+        return Err(FrameError::TooLong(rest));
+    }
+    if rest < LENGTH_BYTES {
+        return Err(FrameError::HeaderPastEnd { rest, header: 0 });
+    }
+    let Some(header) = word_at(bytes, LENGTH_BYTES) else { return Ok(None) };
+    if header > HEADER_BYTES_MAX {
+        return Err(FrameError::HeaderTooLong(header));
+    }
+    if header > rest - LENGTH_BYTES {
+        return Err(FrameError::HeaderPastEnd { rest, header });
+    }
+    Ok(Some((rest, header)))
 }
 
 fn word_at(bytes: &[u8], at: usize) -> Option<usize> {

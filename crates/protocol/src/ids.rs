@@ -113,6 +113,27 @@ macro_rules! text_id {
         }
     };
 }
+/// Whose sessions these are: a name that a client gives to those it makes, so that it can offer tools
+/// to all of them.
+#[derive(
+    Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, ToSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+pub struct Owner(String);
+
+impl Owner {
+    pub fn parse(text: impl Into<String>) -> Result<Self, IdError> {
+        let text = text.into();
+        check(&text)?;
+        Ok(Self(text))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+text_id!(Owner);
 text_id!(SessionId);
 text_id!(TurnId);
 
@@ -143,6 +164,11 @@ macro_rules! counter {
 counter!(
     /// A turn's place in its session, from 1, in the order accepted. Workers know turns by it.
     TurnNo
+);
+counter!(
+    /// A host tool call's number, the worker's own. A fresh worker counts from 1 again, so only a
+    /// turn and a call together name one.
+    CallNo
 );
 counter!(
     /// An event's place in its session, from 1. What clients see and resume from.

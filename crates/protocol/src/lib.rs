@@ -1,10 +1,11 @@
 //! The words that cross a process boundary, and the frame codec that carries them. Nothing else:
 //! no I/O, no clock, no decision.
 //!
-//! Three conversations use this crate:
+//! Four conversations use this crate:
 //! - [`worker`]: keeper and worker, the public worker protocol (`docs/protocol.md`);
 //! - [`link`]: node and keeper, private to one release line but versioned all the same;
-//! - [`api`]: clients and node, the JSON of the HTTP door (`docs/openapi.json`).
+//! - [`api`]: clients and node, the JSON of the HTTP door (`docs/openapi.json`);
+//! - [`host`]: node and tool host, the frames of its WebSocket (`docs/tools.md`).
 //!
 //! What they share is in [`ids`], [`event`], [`policy`], [`confinement`] and [`frame`].
 
@@ -13,6 +14,8 @@ pub mod confinement;
 pub mod error;
 pub mod event;
 pub mod frame;
+pub mod held;
+pub mod host;
 pub mod ids;
 pub mod limits;
 pub mod link;
@@ -21,4 +24,4 @@ pub mod worker;
 
 pub use error::ErrorCode;
 pub use event::{Event, EventKind, Outcome, Stream};
-pub use ids::{Epoch, LinkSeq, Seq, SessionId, TurnId, TurnNo};
+pub use ids::{CallNo, Epoch, LinkSeq, Owner, Seq, SessionId, TurnId, TurnNo};

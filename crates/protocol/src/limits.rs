@@ -36,3 +36,32 @@ pub const WAIT_MS_MAX: u64 = 10 * 60 * 1000;
 
 /// The largest deadline of a turn: a week. A longer one is refused.
 pub const DEADLINE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
+
+/// Host tool calls that one session may have open. One more fails with `overloaded`.
+pub const TOOL_CALLS_MAX: usize = 1024;
+
+/// A host tool's name, group and dot included. A longer one is refused.
+pub const TOOL_NAME_BYTES_MAX: usize = 128;
+
+/// Bytes of answers that a keeper holds for a worker that does not read them. The answer that would
+/// pass it fails with `overloaded`.
+pub const TOOL_RESULT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Bytes of calls that wait for one tool host to read them. The call that would pass it fails with
+/// `overloaded`.
+pub const TOOL_HOST_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Tools that one host may offer. A longer list is refused.
+pub const HOST_TOOLS_MAX: usize = 1024;
+
+/// The schema of one tool's arguments, as JSON text. A longer one is refused.
+pub const TOOL_SCHEMA_BYTES_MAX: usize = 64 * 1024;
+
+/// All that a host declares, as JSON text. More is refused.
+pub const HOST_DECLARATION_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// How long a call may take where neither the code nor the tool's host says.
+pub const TOOL_DEADLINE_MS_DEFAULT: u64 = 10 * 60 * 1000;
+
+/// Turns and calls within each other that are followed to find a circle. A deeper one is refused.
+pub const WITHIN_DEPTH_MAX: usize = 64;

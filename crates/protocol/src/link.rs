@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::EventKind;
 use crate::policy::Limits;
-use crate::{Epoch, LinkSeq, SessionId, TurnNo};
+use crate::{CallNo, Epoch, LinkSeq, SessionId, TurnNo};
 
 /// The link's version. A node attaches to keepers of its own and the previous version.
 pub const LINK: u32 = 1;
@@ -68,6 +68,16 @@ pub enum Command {
     },
     /// Interrupt the turn, if it is the running one.
     Interrupt { turn: TurnNo },
+    /// Pass the body on to the worker as part of a call's answer. Each part is a command of its
+    /// own, so that an interrupt never waits behind a large answer.
+    ToolResult {
+        turn: TurnNo,
+        call: CallNo,
+        ok: bool,
+        /// The call's answer goes on in a later command.
+        #[serde(default)]
+        more: bool,
+    },
     /// End the worker and everything below it, then start a fresh one.
     Restart,
     /// End the worker and everything below it, then exit.
@@ -114,6 +124,9 @@ pub struct Attached {
     /// The turn in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<TurnNo>,
+    /// Host tool calls of that turn that were not answered to their end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<CallNo>,
     /// Fresh workers it has started after the first.
     pub restarts: u32,
     /// How the session's processes are held together.

@@ -8,7 +8,9 @@ use utoipa::ToSchema;
 use crate::confinement::{Control, Isolation};
 
 mod hosts;
+mod tools;
 pub use hosts::{BadHostRule, HostRule, HostRules, normal_host};
+pub use tools::{BadToolRule, ToolRule};
 
 /// Hidden paths, host rules or other entries in one list of a policy. A longer list is refused.
 pub const LIST_MAX: usize = 256;
@@ -70,6 +72,10 @@ pub struct PolicyRequest {
     /// Besides the usual: variables of the node's own environment that the code gets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<String>,
+    /// Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default:
+    /// none. Tools that a client offers to its own sessions need no leave.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<ToolRule>,
     /// Instead of the preset's: controls without which the session does not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required: Option<Vec<Control>>,
@@ -95,6 +101,9 @@ pub struct Policy {
     pub limits: Limits,
     /// Variables of the node's own environment that the code gets, besides the usual.
     pub environment: Vec<String>,
+    /// Tools of the node's MCP servers that the code may call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<ToolRule>,
     /// Controls without which the session does not start.
     pub required: Vec<Control>,
 }
@@ -233,6 +242,7 @@ impl PolicyRequest {
         }
         policy.limits = self.limits.or(policy.limits);
         policy.environment.extend(self.environment.iter().cloned());
+        policy.tools.clone_from(&self.tools);
         match (&self.required, self.isolation) {
             (Some(required), _) => policy.required.clone_from(required),
             // Asked for by name: whoever does so and says no more requires nothing.
@@ -265,6 +275,7 @@ impl PolicyRequest {
             ("hidden", self.hidden.len()),
             ("shown", self.shown.len()),
             ("environment", self.environment.len()),
+            ("tools", self.tools.len()),
             ("network", hosts),
         ];
         if let Some((list, _)) = lengths.into_iter().find(|(_, length)| *length > LIST_MAX) {
@@ -304,6 +315,7 @@ impl Policy {
             network,
             limits: Limits::DEFAULT,
             environment: Vec::new(),
+            tools: Vec::new(),
             required: Control::REQUIRED.to_vec(),
         }
     }

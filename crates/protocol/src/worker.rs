@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::{Outcome, Stream, TurnNo};
+use crate::{CallNo, Outcome, Stream, TurnNo};
 
 /// The version a worker names in `worker_ready`.
 pub const PROTOCOL: u32 = 1;
@@ -37,10 +37,11 @@ pub enum ToWorker {
     },
     /// Drop unread input and stop. One SIGINT to the worker's process group follows.
     Interrupt { turn: TurnNo },
-    /// The answer to a `tool_call`.
+    /// The answer to a `tool_call`. Not `ok`: it is the last frame of its call, its body is the
+    /// whole error, and what came before is void.
     ToolResult {
         turn: TurnNo,
-        call: u64,
+        call: CallNo,
         ok: bool,
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
@@ -82,14 +83,19 @@ pub enum FromWorker {
     },
     /// The code asks for input and blocks.
     StdinWait { turn: TurnNo, prompt: String, secret: bool },
-    /// The code calls a host tool.
+    /// The code calls a host tool. Frames of several calls may come interleaved.
     ToolCall {
         turn: TurnNo,
-        call: u64,
+        call: CallNo,
         name: String,
+        /// How long the code wants to wait for it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline_ms: Option<u64>,
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
+    /// The code has given a call up: it expects no answer.
+    ToolCancel { turn: TurnNo, call: CallNo },
     /// The turn is over; the worker can take the next.
     Idle {
         turn: TurnNo,
@@ -105,7 +111,7 @@ pub enum FromWorker {
 }
 
 /// Every field that some message of a worker has.
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 19] = [
     "kind",
     "turn",
     "stream",
@@ -120,6 +126,7 @@ const FIELDS: [&str; 18] = [
     "secret",
     "call",
     "name",
+    "deadline_ms",
     "reason",
     "protocol",
     "worker",

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
 use windlass_protocol::TurnNo;
-use windlass_protocol::frame::{Decoder, Frame, FrameError, encode};
+use windlass_protocol::frame::{Decoder, Frame, FrameError, decode, encode};
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use windlass_protocol::worker::{FromWorker, ToWorker, WorkerOutcome};
 
@@ -185,4 +185,20 @@ fn until_error(decoder: &mut Decoder) -> (Vec<Frame>, Option<FrameError>) {
             Err(error) => return (frames, Some(error)),
         }
     }
+}
+
+#[test]
+fn bytes_are_one_whole_frame_or_none() {
+    let mut whole = Vec::new();
+    encode(&mut whole, &json!({"kind": "x"}), b"body");
+    let frame = decode(whole.clone().into()).unwrap();
+    assert_eq!((&frame.header[..], &frame.body[..]), (&br#"{"kind":"x"}"#[..], &b"body"[..]));
+    for length in 0..whole.len() {
+        let part = whole[..length].to_vec();
+        assert_eq!(decode(part.into()), Err(FrameError::NotOne { bytes: length }), "{length}");
+    }
+    let more = [&whole[..], b"!"].concat();
+    assert_eq!(decode(more.into()), Err(FrameError::NotOne { bytes: whole.len() + 1 }));
+    let long = u32::MAX.to_be_bytes().to_vec();
+    assert_eq!(decode(long.into()), Err(FrameError::TooLong(u32::MAX as usize)));
 }

@@ -39,7 +39,16 @@ fn the_schema_names_every_kind_of_message() {
     );
     assert_eq!(
         kinds("FromWorker"),
-        ["worker_ready", "output", "display", "stdin_wait", "tool_call", "idle", "session_end"]
+        [
+            "worker_ready",
+            "output",
+            "display",
+            "stdin_wait",
+            "tool_call",
+            "tool_cancel",
+            "idle",
+            "session_end"
+        ]
     );
 }
 

@@ -43,6 +43,11 @@ impl Gate {
         )
     }
 
+    /// Where it is: whoever connects waits for one byte.
+    pub fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+
     /// Waits until code stands at the gate. Give it a deadline with [`crate::within`].
     pub async fn reached(&self) -> std::io::Result<AtGate> {
         let (code, _) = self.listener.accept().await?;

@@ -94,7 +94,8 @@ impl TestNode {
             env: Vec::new(),
             state: None,
         };
-        builder.env("PATH", search_path())
+        // Whatever servers the user has: a test names its own.
+        builder.env("PATH", search_path()).env("WINDLASS_MCP_CONFIG", "/dev/null")
     }
 
     /// A node with nothing special about it.

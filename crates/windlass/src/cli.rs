@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     attach, completions, doctor, down, egress, install, interrupt, kill, logs, man, mcp, node,
-    policy, ps, repl, run, status, token, uninstall, up,
+    policy, ps, repl, run, servers, status, token, tools, uninstall, up,
 };
 use crate::terminal::Terminal;
 
@@ -47,6 +47,8 @@ enum Command {
     Ps(ps::Args),
     Logs(logs::Args),
     Egress(egress::Args),
+    Tools(tools::Args),
+    Servers(servers::Args),
     Attach(attach::Args),
     Interrupt(interrupt::Args),
     Kill(kill::Args),
@@ -100,6 +102,8 @@ fn dispatch(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCod
             Command::Ps(args) => ps::run(args, terminal).await,
             Command::Logs(args) => logs::run(args, terminal).await,
             Command::Egress(args) => egress::run(args, terminal).await,
+            Command::Tools(args) => tools::run(args, terminal).await,
+            Command::Servers(args) => servers::run(args, terminal).await,
             Command::Attach(args) => attach::run(args, terminal).await,
             Command::Interrupt(args) => interrupt::run(args, terminal).await,
             Command::Kill(args) => kill::run(args, terminal).await,

@@ -1,5 +1,6 @@
-//! The binary: chooses what to be. A keeper is chosen before anything else is touched: thousands
-//! of them may run on a machine, and none of them needs an argument parser or an async runtime.
+//! The binary: chooses what to be. A keeper, or the holder of an MCP server, is chosen before anything
+//! else is touched: thousands of them may run on a machine, and none of them needs an argument parser
+//! or an async runtime.
 
 use std::process::ExitCode;
 
@@ -23,6 +24,9 @@ mod terminal;
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "keeper") {
         return commands::keeper::run();
+    }
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == windlass_mcp::servers::HOLD) {
+        return commands::hold_server::run();
     }
     cli::run()
 }

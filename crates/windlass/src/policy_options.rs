@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::policy::{HostRule, HostRules, Network, Policy, PolicyRequest, Preset};
+use windlass_protocol::policy::{
+    BadToolRule, HostRule, HostRules, Network, Policy, PolicyRequest, Preset, ToolRule,
+};
 
 use crate::size;
 
@@ -35,6 +37,9 @@ pub struct PolicyOptions {
     /// A path or name that the preset hides or protects, and that is not to be; can be repeated
     #[arg(long, value_name = "PATH")]
     show: Vec<String>,
+    /// Tools of the node's MCP servers that can be called: server.tool, server.* or *; can be repeated
+    #[arg(long, value_name = "RULE", value_parser = parse_tool_rule)]
+    tools: Vec<ToolRule>,
     /// The most memory of all its processes together, like 512M or 4G
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
@@ -86,6 +91,7 @@ impl PolicyOptions {
             };
             request.shown.push(found);
         }
+        request.tools.extend(self.tools.iter().cloned());
         request.limits.memory_bytes = self.memory.or(request.limits.memory_bytes);
         request.limits.processes = self.processes.or(request.limits.processes);
         Ok(request)
@@ -96,6 +102,10 @@ fn presets() -> impl TypedValueParser<Value = Preset> {
     let find = |name: String| Preset::ALL.into_iter().find(|one| one.as_str() == name);
     PossibleValuesParser::new(Preset::ALL.map(Preset::as_str))
         .map(move |name| find(name).expect("only these names are possible"))
+}
+
+fn parse_tool_rule(text: &str) -> Result<ToolRule, BadToolRule> {
+    ToolRule::parse(text)
 }
 
 fn levels() -> impl TypedValueParser<Value = Isolation> {
@@ -180,6 +190,8 @@ mod tests {
             "--hide=~/notes",
             "--show=/people/u/.aws",
             "--show=.git",
+            "--tools=files.*",
+            "--tools=web.get",
             "--memory=512M",
             "--processes=8",
         ])
@@ -192,6 +204,7 @@ mod tests {
             "hidden": ["/srv/keys", "~/notes"],
             "shown": ["~/.aws", ".git"],
             "limits": {"memory_bytes": 512 << 20, "processes": 8},
+            "tools": ["files.*", "web.get"],
         });
         assert_eq!(serde_json::to_value(asked).unwrap(), expected);
     }
@@ -203,6 +216,7 @@ mod tests {
             ("--isolation=some", "landlock"),
             ("--allow-host=a/b", "host rule"),
             ("--memory=much", "512M"),
+            ("--tools=files", "server.tool"),
             ("--show=/etc/motd", "neither hides nor protects"),
         ] {
             let error = format!("{:#}", request(&[option]).unwrap_err());

@@ -389,6 +389,31 @@ for turn, code in turns():
 }
 
 #[tokio::test]
+async fn contract_17_a_frame_of_the_largest_size_is_passed_on() {
+    const LARGEST: &str = r#"
+ready()
+def largest(header):
+    return raw(header, b"x" * (262_144 - 4 - len(header)))
+
+for turn, code in turns():
+    send(
+        largest(b'{"kind":"output","turn":%d,"stream":"stdout"}' % turn),
+        largest(b'{"kind":"display","turn":%d,"mime":"text/plain"}' % turn),
+        idle(turn),
+    )
+"#;
+    let node = node().await;
+    let client = node.client().await.unwrap();
+    let session = odd(&node, &client, "largest", LARGEST).await;
+    for _ in 0..2 {
+        let turn = run(&client, &session, "").await;
+        assert_eq!(turn.outcome, Some(Outcome::Ok));
+        assert!(turn.output.bytes > 262_000, "{}", turn.output.bytes);
+        assert!(turn.displays[0].bytes > 262_000, "{}", turn.displays[0].bytes);
+    }
+}
+
+#[tokio::test]
 async fn contract_17_a_malformed_frame_ends_its_session_alone() {
     const SAYS_ANYTHING: &str = r#"
 ready()

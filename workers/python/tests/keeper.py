@@ -106,14 +106,23 @@ class Keeper:
 
     # From the worker.
 
-    def until(self, kind, **fields):
-        """Everything said up to and with the first message of that kind."""
+    def until(self, *kinds, **fields):
+        """Everything said up to and with the first message of one of the kinds."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             for at, event in enumerate(self.said):
-                if event.get("kind") == kind and all(event.get(k) == v for k, v in fields.items()):
+                if event.get("kind") in kinds and all(event.get(k) == v for k, v in fields.items()):
                     told, self.said = Told(self.said[: at + 1]), self.said[at + 1 :]
                     return told
+            self._take_in(deadline=deadline)
+
+    def pick(self, *kinds):
+        """The first message of one of the kinds; all else that was said stays."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            for at, event in enumerate(self.said):
+                if event.get("kind") in kinds:
+                    return self.said.pop(at)
             self._take_in(deadline=deadline)
 
     def until_printed(self, text):

@@ -1,7 +1,17 @@
-"""The one reader of the protocol, and SIGINT, which is half a message of it.
+"""Who reads the protocol, and SIGINT, which is half a message of it.
 
-Owns the queue of frames not yet taken, and the question whether a SIGINT concerns the running code.
-Never runs the code, and never touches the socket while another part of it does.
+Owns the queue of frames not yet taken, the right to read, and the question whether a SIGINT
+concerns the running code. Never runs the code, and never touches the socket while another part of
+it does.
+
+There is one reader at a time. The main thread comes first: while `reading`, it may block in a read,
+and all others stand back. Others (an event loop, a thread that waits for a tool) poll, take what is
+there while they hold `lock`, and never block with it. The first of them sets `shared`; until then
+the main thread, alone, has no use for the lock. What is read is always passed on under the same
+right: the results of tools to whoever waits for them, all else to the main thread's queue.
+
+The main thread holds the lock only while `_busy`, and no signal handler raises or reads then: the
+lock is never left behind by an exception, and never asked for twice.
 
 The keeper says `interrupt {turn}` and then sends one SIGINT. The frame tells which turn is meant,
 the signal gets through to code that does not read frames. So a signal is always looked at together
@@ -25,6 +35,7 @@ and what was swallowed is raised again. A program that does not know of it never
 import sys
 from _collections import deque
 from _signal import SIGINT, SIGURG, default_int_handler, getsignal, signal
+from _thread import RLock
 
 # In place of a turn's number: the frame was acted on, its signal has not come yet.
 _ACTED_ON = -1
@@ -55,7 +66,16 @@ class Inbox:
         self._signals = 0
         self._busy = False
         self._asleep = False
+        # Handlers of the code's own whose signals came meanwhile: (handler, number, stack).
+        self._deferred = deque()
         self._handler = self._on_signal
+        self.lock = RLock()
+        self.reading = False
+        self.shared = False
+        # The open calls of tools, once there was one.
+        self.calls = None
+        # True when the keeper has told us to stop.
+        self._stopping = False
 
     def prepare(self):
         """Once, at the start."""
@@ -73,15 +93,12 @@ class Inbox:
     def uninstall(self):
         """In a forked child all code is the session's, and SIGINT means what it always means."""
         self._live = _FORKED
+        self.lock = RLock()
         if getsignal(SIGINT) is self._handler:
             signal(SIGINT, default_int_handler)
 
     def is_handler(self, handler):
         return handler is self._handler
-
-    def is_live(self):
-        """Whether the session's code runs, so that a signal handler may raise into it."""
-        return self._live is not None
 
     def check(self, turn):
         """Raise if the turn was interrupted before its code was live."""
@@ -110,52 +127,146 @@ class Inbox:
 
         Raises KeyboardInterrupt when the live turn is interrupted.
         """
-        frames = self._frames
+        if not self._frames:
+            self.wait_for(self._frames)
+        return self._frames.popleft()
+
+    def wait_for(self, filled):
+        """Read until there is something in `filled`, a queue that what is read may fill.
+
+        For the main thread. Raises KeyboardInterrupt when the live turn is interrupted.
+        """
         self._busy = True
         try:
-            while not frames:
+            while not filled:
+                if self._stopping and filled is not self._frames:
+                    # The `shutdown` is for the main loop; this turn is in its way.
+                    raise KeyboardInterrupt
+                if self._deferred:
+                    self._run_deferred()
+                    continue
+                self._claim()
+                if filled:
+                    # Somebody else was reading, and has read it.
+                    break
                 self._sleep()
                 self._sort()
-                self._look_at_signals()
-                self._heed_frame()
-            return frames.popleft()
+                if self._signals:
+                    self._look_at_signals()
+                if self._unmatched:
+                    self._heed_frame()
         finally:
             self._asleep = False
+            self._leave()
             self._busy = False
-            if self._signals:
-                self._look_at_signals()
+            if self._signals or self._deferred:
+                self._catch_up()
 
     def take_ready(self):
         """The next frame if it has come already, else None."""
         if not self._frames:
-            self._busy = True
-            try:
-                self._wire.poll()
-                self._sort()
-            finally:
-                self._busy = False
-                if self._signals:
-                    self._look_at_signals()
+            self.take_in()
         return self._frames.popleft() if self._frames else None
+
+    def take_in(self, around=None):
+        """Take what has come, without blocking. For the main thread.
+
+        An event loop that asks gives a function that is called with the act itself.
+        """
+        self._busy = True
+        try:
+            if around is None:
+                self._receive()
+            else:
+                around(self._receive)
+        finally:
+            self._busy = False
+            if self._signals or self._deferred:
+                self._catch_up()
+        if self._stopping and around is not None:
+            raise KeyboardInterrupt
+
+    def take_in_elsewhere(self, around=None):
+        """As above, for another thread. False if the main thread is reading."""
+        with self.lock:
+            if self.reading:
+                return False
+            if around is None:
+                self._receive_elsewhere()
+            else:
+                around(self._receive_elsewhere)
+        return True
+
+    def _receive_elsewhere(self):
+        self._wire.poll()
+        self._pass_on()
+
+    def is_at_work(self):
+        """Whether this thread was called back from in here, by a finalizer: then it cannot wait."""
+        return self.lock._is_owned() or self._wire.is_sending()
+
+    def is_busy(self):
+        """The same, of the main thread."""
+        return self._busy or self._wire.is_sending()
 
     def put_back(self, frame):
         self._frames.appendleft(frame)
+
+    def _claim(self):
+        self.reading = True
+        if self.shared:
+            # Whoever reads at this moment comes to an end first.
+            with self.lock:
+                pass
+
+    def _leave(self):
+        self.reading = False
+        if self.shared:
+            self.calls.find_reader()
+
+    def _receive(self):
+        """Take in what has come. In the main thread, and busy."""
+        was_reading = self.reading
+        if not was_reading:
+            self._claim()
+        try:
+            self._wire.poll()
+            self._sort()
+        finally:
+            if not was_reading:
+                self._leave()
 
     def _sleep(self):
         # The handler raises only while `_asleep`, which is never outside this `try`.
         try:
             self._asleep = True
-            self._wire.wait()
+            if not self._signals and not self._deferred:
+                self._wire.wait()
             self._asleep = False
         except _Woken:
             pass
 
     def _sort(self):
+        # Looked at after the bytes were received: an answer to another thread's call is among them
+        # only if that thread has set this before.
+        if self.shared:
+            with self.lock:
+                self._pass_on()
+        else:
+            self._pass_on()
+
+    def _pass_on(self):
         for frame in self._wire.frames():
-            if frame[0].get("kind") == "interrupt":
+            kind = frame[0].get("kind")
+            if kind == "tool_result":
+                if self.calls is not None:
+                    self.calls.deliver(*frame)
+            elif kind == "interrupt":
                 self._unmatched.append(frame[0].get("turn"))
             else:
                 self._frames.append(frame)
+                if kind == "shutdown":
+                    self._stopping = True
 
     def _heed_frame(self):
         if self._live is not None and self._live in self._unmatched:
@@ -170,13 +281,47 @@ class Inbox:
         if not self._busy:
             self._look_at_signals()
 
+    def run_handler(self, given, number, stack):
+        """Run a handler of the code's own: it may raise into the running code, and nowhere else."""
+        if self._busy and not self._asleep:
+            self._deferred.append((given, number, stack))
+            return
+        was_asleep = self._asleep
+        if was_asleep:
+            # It may ask for input, or call a tool: whoever sleeps here looks again afterwards.
+            self._asleep = self._busy = False
+        try:
+            given(number, stack)
+        except BaseException:
+            if self._live is not None:
+                raise
+        finally:
+            if was_asleep:
+                self._busy = True
+        if was_asleep:
+            raise _Woken
+
+    def _run_deferred(self):
+        self._busy = False
+        try:
+            self.run_handler(*self._deferred.popleft())
+        finally:
+            self._busy = True
+
+    def _catch_up(self):
+        """Do what was put off while this object was at work."""
+        try:
+            while self._deferred:
+                self.run_handler(*self._deferred.popleft())
+        finally:
+            self._look_at_signals()
+
     def _look_at_signals(self):
         while self._signals:
             self._signals -= 1
             was_busy, self._busy = self._busy, True
             try:
-                self._wire.poll()
-                self._sort()
+                self._receive()
             finally:
                 self._busy = was_busy
             self._match()
@@ -196,7 +341,8 @@ class Inbox:
             raise KeyboardInterrupt
 
     def _on_nudge(self, _number, _stack):
-        if self._live == self._swallowed is not None:
+        is_open = self._asleep or not self._busy
+        if self._live == self._swallowed is not None and is_open:
             self._swallowed = None
             raise KeyboardInterrupt
 
@@ -212,5 +358,11 @@ class Inbox:
 
     def _interrupt(self):
         self.interrupted = self._live
-        self.when_interrupted()
+        was_busy, self._busy = self._busy, True
+        try:
+            self.when_interrupted()
+            if self.calls is not None:
+                self.calls.interrupt()
+        finally:
+            self._busy = was_busy
         raise KeyboardInterrupt

@@ -16,11 +16,12 @@ from .inbox import Inbox
 from .output import Output
 from .signals import Signals
 from .stdin import Input
+from .tools import Source
 from .turns import Turns
 from .wire import Wire, frame, quoted
 
 PROTOCOL = 1
-CAPABILITIES = b'["stdin","interrupt","display","background_output"]'
+CAPABILITIES = b'["stdin","interrupt","display","background_output","tools"]'
 
 # Where the socket's descriptor goes, out of the way of code that counts from 3.
 _HIGH_DESCRIPTORS = (900, 200, 50)
@@ -47,6 +48,7 @@ class Worker:
         self._display = Display(self._wire, self._turns)
         self._output = Output(self._wire, self._turns, self._display.show_rich)
         self._cells = Cells()
+        self._tools = Source(self._wire, self._inbox, self._turns)
 
     def prepare(self):
         """Give the process the face that a session's code expects, and say that it is ready."""
@@ -56,9 +58,11 @@ class Worker:
         self._input.install()
         self._turns.watch_threads()
         builtins.display = self._display.display
+        builtins.tools = self._tools.tools
         Hooks(
             {
                 "linecache": self._cells.quote_in,
+                "inspect": self._tools.sign,
                 "getpass": self._input.install_getpass,
                 "concurrent.futures.thread": self._turns.watch_executors,
                 "matplotlib": self._choose_backend,
@@ -106,6 +110,8 @@ class Worker:
         ending = _OK if error is None else self._ending(turn, error)
         self._input.reset()
         self._turns.end()
+        if self._tools.catalogue is not None:
+            self._tools.end_turn()
         self._wire.send(frame(b'{"kind":"idle","turn":%d,"outcome":%b}' % (turn, ending)))
 
     def _run(self, turn, body):
@@ -153,6 +159,7 @@ class Worker:
         self._wire.close()
         self._turns.enter_child()
         self._inbox.uninstall()
+        self._tools.enter_child()
         awaiting.leave_loop()
 
     def _choose_backend(self, matplotlib):

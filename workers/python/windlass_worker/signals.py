@@ -1,8 +1,9 @@
 """The running code's own signal handlers: they may raise into the running code, and nowhere else.
 
-Owns the way from `signal.signal` to a handler. Never delays or drops a signal: between turns, and
-in the worker's own code, a handler runs as ever; only what it raises then (the TimeoutError of an
-alarm whose turn is over) has no code left that could want it.
+Owns the way from `signal.signal` to a handler. Never drops a signal: between turns, and while the
+worker waits for the code, a handler runs as ever; only what it raises between turns (the
+TimeoutError of an alarm whose turn is over) has no code left that could want it. While the worker
+is at work on its queues, for some microseconds, it is put off.
 """
 
 import _signal
@@ -41,13 +42,7 @@ class _Handler:
         self.given = given
 
     def __call__(self, number, stack):
-        if self._inbox.is_live():
-            self.given(number, stack)
-            return
-        try:
-            self.given(number, stack)
-        except BaseException:
-            pass
+        self._inbox.run_handler(self.given, number, stack)
 
 
 def _given(handler):

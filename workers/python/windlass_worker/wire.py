@@ -16,7 +16,7 @@ from _collections import deque
 from _json import encode_basestring, make_scanner
 from _socket import MSG_DONTWAIT, socket
 from _struct import Struct
-from _thread import allocate_lock, get_ident
+from _thread import RLock, get_ident
 from os import _exit
 
 FRAME_BYTES_MAX = 256 * 1024
@@ -27,6 +27,7 @@ CHUNK_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX - 4
 # when each takes six bytes of JSON, the header stays within its limit.
 TEXT_CHARS_MAX = 4096
 
+# How much is received at once; while a large frame comes, all that is missing of it.
 _RECEIVE_SIZES = (64 * 1024,)
 _LENGTHS = Struct(">II")
 # What a read gives when the other side has closed.
@@ -44,7 +45,7 @@ class _Json:
     parse_int = int
 
 
-_scan = make_scanner(_Json)
+scan = make_scanner(_Json)
 
 
 def frame(header, body=b""):
@@ -65,18 +66,25 @@ def quoted(text):
 
 
 class Wire:
-    """Sends from any thread; receives for the one reader, which runs in the main thread."""
+    """Sends from any thread; receives for one reader at a time (`inbox` says which)."""
 
     def __init__(self, fd):
+        self.fd = fd
+        self._main = get_ident()
         self._socket = socket(fileno=fd)
         self._send_now = self._socket.send
         self._receive_now = self._socket.recv
         self._held = b""
         # What is to be sent: (bytes, list of the counts already sent).
         self._outgoing = deque()
-        self._lock = allocate_lock()
+        # Knows its owner: whoever is called back while it sends (by a signal, by the collector of
+        # garbage) must not wait for itself.
+        self._lock = RLock()
         self._flusher = None
         self._received = []
+        # How many bytes must be there before it is worth looking at them; 0 if not known.
+        self._needed = 0
+        self._sizes = _RECEIVE_SIZES
         self.open = True
 
     def close(self):
@@ -85,23 +93,25 @@ class Wire:
         self._socket.close()
 
     def hold(self, data):
-        """Send this with whatever is sent next, in one call."""
+        """Send this with whatever the main thread sends next, in one call."""
         self._held += data
 
     def send(self, first, *others):
         """Send whole frames, one after the other, after all that was held."""
         if not self.open:
             return
-        if self._held:
+        if self._held and get_ident() == self._main:
             first = self._held + first
             self._held = b""
-        self._outgoing.extend([(data, []) for data in (first, *others)])
+        if others:
+            self._outgoing.extend([(data, []) for data in (first, *others)])
+        else:
+            self._outgoing.append((first, []))
         self._flush()
 
     def _flush(self):
         # A signal handler that sends while this thread is sending leaves it to the outer call.
-        # (The name of the last sender may be left behind; the lock never is.)
-        if self._flusher == get_ident() and self._lock.locked():
+        if self.is_sending():
             return
         with self._lock:
             try:
@@ -110,11 +120,17 @@ class Wire:
             finally:
                 self._flusher = None
 
+    def is_sending(self):
+        """Whether this very thread is within a `send`."""
+        return self._lock._is_owned()
+
     def _send_outgoing(self):
         outgoing, send_now = self._outgoing, self._send_now
         try:
             while outgoing:
                 data, counts = outgoing[0]
+                if not counts:
+                    counts.extend(map(send_now, (data,)))
                 while sum(counts) < len(data):
                     counts.extend(map(send_now, (memoryview(data)[sum(counts) :],)))
                 outgoing.popleft()
@@ -124,20 +140,25 @@ class Wire:
 
     def wait(self):
         """Block until bytes come."""
-        if self._outgoing:
+        # What an interrupt has left unsent. Somebody else who is sending sends that too, and a
+        # reader has no reason to wait for them. (Our own name may have been left behind.)
+        if self._outgoing and self._flusher in (None, self._main):
             self._flush()
         try:
-            self._received.extend(map(self._receive_now, _RECEIVE_SIZES))
+            self._received.extend(map(self._receive_now, self._sizes))
         except ConnectionResetError:
             self._received.append(_END)
 
     def poll(self):
         """Take what has come, without blocking."""
         try:
+            sizes = self._sizes
             while True:
-                self._received.extend(map(self._receive_now, _RECEIVE_SIZES, (MSG_DONTWAIT,)))
-                if self._received[-1] == _END:
+                self._received.extend(map(self._receive_now, sizes, (MSG_DONTWAIT,)))
+                # Less than was asked for is all there is.
+                if len(self._received[-1]) < sizes[0]:
                     return
+                sizes = _RECEIVE_SIZES
         except BlockingIOError:
             pass
         except ConnectionResetError:
@@ -149,22 +170,52 @@ class Wire:
         if not received:
             return ()
         ended = received[-1] == _END
+        if self._needed and not ended:
+            # The pieces of a large frame are put together once, not with every piece.
+            missing = self._needed - sum(map(len, received))
+            if missing > 0:
+                self._sizes = (missing,)
+                return ()
+            self._needed = 0
+            self._sizes = _RECEIVE_SIZES
+            if missing == 0 and len(received) > 1:
+                found = _from_pieces(received)
+                if found is not None:
+                    received.clear()
+                    return (found,)
         data = received[0] if len(received) == 1 else b"".join(received)
         found, at, size = [], 0, len(data)
         while size - at >= 8:
             rest, header_size = _LENGTHS.unpack_from(data, at)
             end = at + 4 + rest
             if end > size:
+                self._needed = end - at
+                self._sizes = (end - size,)
                 break
             body_at = at + 8 + header_size
-            try:
-                header, _ = _scan(data[at + 8 : body_at].decode("utf-8"), 0)
-            except (ValueError, StopIteration):
-                _exit(_PROTOCOL_ERROR)
-            found.append((header, data[body_at:end]))
+            found.append((_header(data[at + 8 : body_at]), data[body_at:end]))
             at = end
         received[:] = (data[at:],) if at < size else ()
         if ended:
             # The keeper is gone. No code may hold on to a process that nobody can reach.
             _exit(0)
         return found
+
+
+def _from_pieces(pieces):
+    """The frame that the pieces are, its body copied once; None if the header is in pieces."""
+    first = pieces[0]
+    _, header_size = _LENGTHS.unpack_from(first)
+    body_at = 8 + header_size
+    if len(first) < body_at:
+        return None
+    body = b"".join((memoryview(first)[body_at:], *pieces[1:]))
+    return _header(first[8:body_at]), body
+
+
+def _header(data):
+    try:
+        return scan(data.decode("utf-8"), 0)[0]
+    except (ValueError, StopIteration, SystemError):
+        # (The last where `json` is not imported, and so its own error cannot be raised.)
+        _exit(_PROTOCOL_ERROR)

@@ -14,6 +14,7 @@ mod output;
 mod peers;
 mod python;
 mod recovery;
+mod tools;
 mod warm_turn;
 
 use std::process::Command;
@@ -43,6 +44,10 @@ const BENCHES: &[Bench] = &[
     Bench { figures: &["output_rate", "output_rss_growth_mib"], measure: output::measure },
     Bench { figures: &["kill_recovery", "kill_lost_bytes"], measure: recovery::measure },
     Bench { figures: &["session_mib", "node_mib"], measure: memory::measure },
+    Bench {
+        figures: &["tool_round_trip", "tool_950kb", "tool_38_concurrent"],
+        measure: tools::measure,
+    },
     Bench { figures: &["mcp_tools_list"], measure: mcp::starts },
     Bench { figures: &["mcp_turn", "mcp_added_latency", "mcp_bridge_mib"], measure: mcp::turns },
     Bench { figures: &["neighbour_quiet_p95", "neighbour_bombed_p95"], measure: bombs::measure },

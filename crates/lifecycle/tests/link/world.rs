@@ -259,6 +259,7 @@ impl World {
             command: self.keeper.seen(),
             last_turn: TurnNo(0),
             running: None,
+            calls: Vec::new(),
             restarts: 0,
             hold: Hold::PidNamespace,
         }));

@@ -50,6 +50,8 @@ fn both(codex: PolicyRequest, options: &PolicyRequest, workspace: Option<&Path>)
         network: Some(network(&codex, options)),
         limits: options.limits,
         environment: options.environment.clone(),
+        // Codex calls servers outside of its sandbox too, and its user named these.
+        tools: options.tools.clone(),
         required: Some(required),
     }
 }

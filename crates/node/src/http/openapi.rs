@@ -3,7 +3,7 @@
 
 use utoipa::OpenApi;
 
-use super::{egress, events, node, output, sessions, turns};
+use super::{egress, events, files, node, output, sessions, tools, tools_list, turns};
 
 /// The HTTP door, described.
 #[derive(Debug, OpenApi)]
@@ -14,6 +14,8 @@ use super::{egress, events, node, output, sessions, turns};
         version = "1.0",
         license(name = "MIT OR Apache-2.0")
     ),
+    // The headers of frames in a write-back's body, which no handler has as a type.
+    components(schemas(windlass_protocol::api::FileChange)),
     paths(
         sessions::create,
         sessions::list,
@@ -27,9 +29,17 @@ use super::{egress, events, node, output, sessions, turns};
         turns::input,
         events::events,
         egress::log,
+        files::list,
+        files::content,
+        files::put,
+        files::delete,
+        files::write_back,
+        files::watch::watch,
         output::range,
         output::search,
         output::display,
+        tools::attach,
+        tools_list::list,
         node::health,
         node::version,
         node::metrics,

@@ -48,7 +48,7 @@ struct Pressure {
 /// One connection's place; free again when dropped.
 pub(super) struct Seat {
     places: Arc<Places>,
-    pub marks: Arc<Marks>,
+    marks: Arc<Marks>,
 }
 
 /// What one connection is at.
@@ -144,6 +144,20 @@ impl Places {
 
     fn lock(&self) -> MutexGuard<'_, Seats> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seat {
+    pub fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// The request in flight makes the connection something else, which stays until it ends. If it
+    /// was told to leave when the request came, another leaves instead.
+    pub fn stays(&self) {
+        if self.marks.leave.load(Ordering::Acquire) {
+            self.places.tell_one_to_leave(&mut self.places.lock());
+        }
     }
 }
 
@@ -263,6 +277,26 @@ mod tests {
         assert_eq!([&a, &b].map(told), [false, true]);
         answer(&a);
         assert!(!told(&a), "one place was wanted, not two");
+    }
+
+    #[test]
+    fn one_that_became_something_else_stays_and_another_leaves_for_it() {
+        let places = Places::new(2);
+        let [a, b] = [0; 2].map(|_| places.try_take().unwrap());
+        assert!(places.try_take().is_none());
+        assert_eq!([&a, &b].map(told), [true, false]);
+        // Its request came before it could leave.
+        a.marks.request_begins();
+        a.stays();
+        a.marks.has_written();
+        assert_eq!([&a, &b].map(told), [false, true]);
+        drop(b);
+        let c = places.try_take().unwrap();
+        answer(&c);
+        assert!(places.try_take().is_none());
+        assert_eq!([&a, &c].map(told), [false, true], "never the one that stays");
+        drop([a, c]);
+        assert!(places.lock().by_moment.is_empty());
     }
 
     #[test]

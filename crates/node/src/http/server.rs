@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{CONNECTION, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, HeaderValue, Method, Request, Response};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -139,13 +139,13 @@ async fn converse(
     context: App,
 ) {
     // Buffers and all that are made for those who say something: thousands may not.
-    if begins(&stream, &seat.marks).await {
-        Box::pin(exchange(stream, seat.marks.clone(), door, router, context)).await;
+    if begins(&stream, seat.marks()).await {
+        Box::pin(exchange(stream, Arc::new(seat), door, router, context)).await;
     } else {
         drop(stream);
+        // Only now: the place is free when the descriptor is.
+        drop(seat);
     }
-    // Only now: the place is free when the descriptor is.
-    drop(seat);
 }
 
 /// Waits for a connection's first byte; whether it came before the connection had to leave.
@@ -160,36 +160,41 @@ async fn begins(stream: &LeanStream, marks: &Marks) -> bool {
     .await
 }
 
-/// Serves requests until the connection ends, takes too long over a head, or is told to leave.
+/// Serves requests until the connection ends, takes too long over a head, or is told to leave. One
+/// that became something else is its new owner's, with its place.
 async fn exchange(
     stream: LeanStream,
-    marks: Arc<Marks>,
+    seat: Arc<Seat>,
     door: Arc<Listener>,
     router: Router,
     context: App,
 ) {
     let service = {
-        let marks = marks.clone();
+        let seat = seat.clone();
         service_fn(move |request: Request<Incoming>| {
-            marks.request_begins();
+            seat.marks().request_begins();
             let (door, router, context) = (door.clone(), router.clone(), context.clone());
-            let marks = marks.clone();
+            let seat = seat.clone();
             async move {
                 let answered = answer(request, &door, router, &context).await;
-                Ok::<_, Infallible>(answered.map(|body| Outgoing::new(body, marks)))
+                let last = answered.status() == StatusCode::SWITCHING_PROTOCOLS;
+                Ok::<_, Infallible>(answered.map(|body| {
+                    if last { Outgoing::last(body, &seat) } else { Outgoing::new(body, seat) }
+                }))
             }
         })
     };
-    let wire = TokioIo::new(Wire { stream, marks: marks.clone() });
+    let wire = TokioIo::new(Wire { stream, seat: seat.clone() });
     let mut builder = hyper::server::conn::http1::Builder::new();
-    let mut connection = pin!(builder.max_buf_size(HEAD_BYTES_MAX).serve_connection(wire, service));
+    let connection = builder.max_buf_size(HEAD_BYTES_MAX).serve_connection(wire, service);
+    let mut connection = pin!(connection.with_upgrades());
     let mut head = HeadWait::default();
     poll_fn(|cx| {
         // A client that breaks off or talks nonsense is its own affair.
-        if marks.poll_leave(cx).is_ready() || connection.as_mut().poll(cx).is_ready() {
+        if seat.marks().poll_leave(cx).is_ready() || connection.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        head.poll_over(&marks, cx)
+        head.poll_over(seat.marks(), cx)
     })
     .await;
 }

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use windlass_protocol::api::{
     ApiError, CloseQuery, CreateSession, Created, Session, SessionList, SessionState,
@@ -27,13 +27,15 @@ const CLOSE_GRACE_MS: u64 = 2000;
     responses((status = 201, body = Created), (status = "default", body = ApiError)))]
 pub(super) async fn create(
     State(app): State<App>,
+    headers: HeaderMap,
     JsonBody(mut wanted): JsonBody<CreateSession>,
 ) -> Answer<(StatusCode, Json<Created>)> {
     if app.stop.borrow().is_some() {
         return Err(about_to_stop().into());
     }
     let id = wanted.id.take().unwrap_or_else(new_id);
-    let first = wanted.turn.take().map(Wish::check).transpose()?;
+    let check = |turn| Wish::check(turn, &headers);
+    let first = wanted.turn.take().map(check).transpose()?;
     let (first, pending) = match first {
         None => (None, None),
         Some(wish) => {
@@ -139,7 +141,7 @@ pub(super) fn live(app: &App, session: String) -> Answer<Handle> {
 }
 
 /// Why there is no live session of that id.
-fn not_live(app: &App, id: &SessionId) -> Refusal {
+pub(super) fn not_live(app: &App, id: &SessionId) -> Refusal {
     let failure = match app.journal.session(id) {
         Ok(Some(_)) if !app.knows(id) => {
             Failure::new(ErrorCode::SessionEnded, format!("session {id} has ended"))
@@ -150,7 +152,8 @@ fn not_live(app: &App, id: &SessionId) -> Refusal {
     failure.into()
 }
 
-async fn ended(app: &App, id: &SessionId) -> Answer<Session> {
+/// An ended session, as the journal knows it.
+pub(super) async fn ended(app: &App, id: &SessionId) -> Answer<Session> {
     match app.journal.session(id).map_err(internal)? {
         Some(facts) if !app.knows(id) => Ok(start::info(&facts, SessionState::Ended)),
         _ => Err(not_live(app, id)),

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::HeaderMap;
 use base64::Engine as _;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use windlass_client::patience::Patience;
 use windlass_journal::{LoadError, OutputRange, SessionReader};
 use windlass_protocol::api::{ApiError, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState};
+use windlass_protocol::host::{WITHIN_HEADER, Within};
 use windlass_protocol::limits::{
     DEADLINE_MS_MAX, OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX, WAIT_MS_MAX,
 };
@@ -24,6 +26,7 @@ use crate::failure::Failure;
 use crate::session::turns::{Snapshot, Turn as Known};
 use crate::session::view::{Shown, end_bytes};
 use crate::session::{Handle, Request, Submit, Until, Which};
+use crate::tools::within::OpenWithin;
 
 /// A turn to submit, checked.
 pub(super) struct Wish {
@@ -31,6 +34,7 @@ pub(super) struct Wish {
     code: Bytes,
     wait: Duration,
     deadline_ms: Option<u64>,
+    within: Option<Within>,
     budget: usize,
 }
 
@@ -43,7 +47,8 @@ pub(super) struct Pending {
 }
 
 impl Wish {
-    pub fn check(submit: SubmitTurn) -> Answer<Self> {
+    /// `headers` are those of the request that brings it.
+    pub fn check(submit: SubmitTurn, headers: &HeaderMap) -> Answer<Self> {
         let id = submit
             .id
             .map(|id| TurnId::chosen(id.as_str()))
@@ -57,8 +62,21 @@ impl Wish {
             code: message(submit.code)?,
             wait: wait(submit.wait_ms),
             deadline_ms: submit.deadline_ms,
+            within: within(headers)?,
             budget: budget(submit.output_bytes_max),
         })
+    }
+
+    /// Refuses a turn that could never begin, since it is submitted in a call that its session waits
+    /// for.
+    pub fn may_begin_in(&self, session: &SessionId, open: &OpenWithin) -> Result<(), Failure> {
+        let Some(within) = &self.within else { return Ok(()) };
+        if !open.would_deadlock(session, within) {
+            return Ok(());
+        }
+        let message =
+            format!("session {session} waits for tool call {within}, which sent the turn");
+        Err(Failure::new(ErrorCode::WouldDeadlock, message))
     }
 
     pub fn into_request(self) -> (Request, Pending) {
@@ -68,6 +86,7 @@ impl Wish {
             id: self.id,
             code: self.code,
             deadline_ms: self.deadline_ms,
+            within: self.within,
             until: until(self.wait),
             number: number.clone(),
             reply,
@@ -113,6 +132,15 @@ async fn settled(
     }
 }
 
+/// The host tool call in which a request is made.
+fn within(headers: &HeaderMap) -> Answer<Option<Within>> {
+    let Some(value) = headers.get(WITHIN_HEADER) else { return Ok(None) };
+    match value.to_str().ok().and_then(Within::parse) {
+        Some(within) => Ok(Some(within)),
+        None => Err(bad_request(format!("{WITHIN_HEADER} is SESSION/TURN/CALL"))),
+    }
+}
+
 /// Run code as a new turn.
 #[utoipa::path(post, path = "/v1/sessions/{session}/turns", request_body = SubmitTurn,
     params(("session" = String, Path)),
@@ -120,10 +148,13 @@ async fn settled(
 pub(super) async fn submit(
     State(app): State<App>,
     Path(session): Path<String>,
+    headers: HeaderMap,
     JsonBody(submit): JsonBody<SubmitTurn>,
 ) -> Answer<Json<Turn>> {
     let handle = live(&app, session)?;
-    let (request, pending) = Wish::check(submit)?.into_request();
+    let wish = Wish::check(submit, &headers)?;
+    wish.may_begin_in(&handle.id, &app.within)?;
+    let (request, pending) = wish.into_request();
     handle.send(request).await?;
     pending.answer(&app.patience, &handle).await.map(Json)
 }

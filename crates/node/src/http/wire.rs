@@ -1,5 +1,7 @@
 //! What a connection's marks learn from: its stream, which tells of bytes read and answers
 //! written, and its answers' bodies, which tell of their end. Changes no byte.
+//!
+//! The stream has the connection's place: whoever takes the stream over, takes that too.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,12 +13,13 @@ use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use windlass_client::stream::LeanStream;
 
-use super::places::Marks;
+use super::places::Seat;
 
 /// A connection's stream.
 pub(super) struct Wire {
     pub stream: LeanStream,
-    pub marks: Arc<Marks>,
+    /// After the stream: the place is free when the descriptor is.
+    pub seat: Arc<Seat>,
 }
 
 impl AsyncRead for Wire {
@@ -28,7 +31,7 @@ impl AsyncRead for Wire {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         if buffer.filled().len() > before {
-            self.marks.has_read();
+            self.seat.marks().has_read();
         }
         Poll::Ready(Ok(()))
     }
@@ -58,7 +61,7 @@ impl AsyncWrite for Wire {
     /// Asked for when everything that was to be written is.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.marks.has_written();
+        self.seat.marks().has_written();
         Poll::Ready(Ok(()))
     }
 
@@ -70,12 +73,19 @@ impl AsyncWrite for Wire {
 /// The body of an answer on its way.
 pub(super) struct Outgoing {
     body: Body,
-    marks: Arc<Marks>,
+    /// Absent where the request stays in flight: what follows is no answer.
+    seat: Option<Arc<Seat>>,
 }
 
 impl Outgoing {
-    pub fn new(body: Body, marks: Arc<Marks>) -> Self {
-        Self { body, marks }
+    pub fn new(body: Body, seat: Arc<Seat>) -> Self {
+        Self { body, seat: Some(seat) }
+    }
+
+    /// The answer by which the connection becomes something else.
+    pub fn last(body: Body, seat: &Seat) -> Self {
+        seat.stays();
+        Self { body, seat: None }
     }
 }
 
@@ -101,6 +111,8 @@ impl hyper::body::Body for Outgoing {
 
 impl Drop for Outgoing {
     fn drop(&mut self) {
-        self.marks.answer_made();
+        if let Some(seat) = &self.seat {
+            seat.marks().answer_made();
+        }
     }
 }

@@ -14,6 +14,7 @@ use windlass_lifecycle::{Event, Session as Machine};
 use windlass_protocol::link::Attached;
 use windlass_protocol::{Seq, SessionId, TurnNo, api};
 
+use super::calls::OpenCalls;
 use super::disk::Owed;
 use super::effects::Act;
 use super::keeper_link::{Filled, KeeperLink};
@@ -21,6 +22,7 @@ use super::limits::LimitsHeard;
 use super::turns::{Snapshot, Turns};
 use super::{Reply, Request};
 use crate::context::Context;
+use crate::tools::Caller;
 
 /// Replies about turns that may wait in one session; one more is answered at once.
 pub(super) const WAITERS_MAX: usize = 1024;
@@ -36,6 +38,9 @@ pub(crate) struct Actor {
     pub(super) info: Arc<Mutex<api::Session>>,
     pub(super) seen: watch::Sender<Seq>,
     pub(super) turns: Turns,
+    /// Who its code is, to those who offer tools.
+    pub(super) caller: Caller,
+    pub(super) calls: OpenCalls,
     pub(super) waiters: Vec<Waiter>,
     /// Replies that wait for the keeper to have seen a command.
     pub(super) confirmations: Vec<Confirmation>,
@@ -118,7 +123,7 @@ impl Actor {
 
     /// Waits for one thing to happen and deals with it whole.
     async fn round(&mut self) -> Option<Leave> {
-        let next = self.timers.next();
+        let next = self.timers.next().into_iter().chain(self.calls.next_deadline()).min();
         // In no fixed order: neither a flood of output nor one of requests shuts out the other.
         tokio::select! {
             filled = self.link.fill() => self.hear_keeper(filled),
@@ -136,6 +141,10 @@ impl Actor {
     fn hear_keeper(&mut self, filled: Filled) -> Option<Leave> {
         match filled {
             Filled::Some => self.take_messages(),
+            Filled::Room => {
+                self.send_waiting_answers();
+                None
+            }
             Filled::Closed => {
                 self.keeper_hung_up();
                 None
@@ -157,6 +166,7 @@ impl Actor {
             self.timers.grace = None;
             self.step(Event::GracePassed { turn });
         }
+        self.pass_call_deadlines(now);
         if self.timers.keeper().is_some_and(|at| at <= now) {
             self.timers.keeper = None;
             self.timers.confirmation = None;

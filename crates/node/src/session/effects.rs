@@ -10,9 +10,10 @@ use windlass_lifecycle::session::Loss;
 use windlass_protocol::event::{EndReason, EventKind, StopCause, TurnError, Usage};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::link::Command;
-use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
+use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
 
 use super::actor::{Actor, Closing};
+use super::calls::{Answer, CallPart};
 use super::turns::End;
 use super::{limits, receipts};
 use crate::clock::now_ms;
@@ -35,6 +36,14 @@ pub(super) enum Act {
     },
     Restart,
     StopKeeper,
+    /// Pass a part of a host tool call on.
+    PassCall(CallPart),
+    /// Give the keeper an answer to a call, or a part of one.
+    AnswerCall {
+        turn: TurnNo,
+        call: CallNo,
+        answer: Answer,
+    },
     /// Answer those who wait for this turn.
     Settle {
         turn: TurnNo,
@@ -106,6 +115,7 @@ impl Actor {
         reported: Option<Reported>,
     ) {
         self.timers.disarm(turn);
+        self.drop_calls(turn, outcome);
         let output_to = self.output_end();
         let Some(ended) = self.turns.get_mut(turn) else { return };
         let (code, outcome) = match (ended.disk_full, outcome) {
@@ -165,8 +175,12 @@ impl Actor {
     /// Writes this round's records, then does what they allow.
     pub(super) fn commit(&mut self) {
         self.write_records();
-        for act in std::mem::take(&mut self.acts) {
-            self.perform(act);
+        while !self.acts.is_empty() {
+            for act in std::mem::take(&mut self.acts) {
+                self.perform(act);
+            }
+            // A call that could not be passed on has ended with a record of its own.
+            self.write_records();
         }
         self.publish();
         // A closed link shows when it is read.
@@ -194,6 +208,8 @@ impl Actor {
                     self.closing.as_ref().map_or(0, |closing: &Closing| closing.grace_ms);
                 self.link.command(Command::Shutdown { grace_ms }, Bytes::new());
             }
+            Act::PassCall(part) => self.pass_call(part),
+            Act::AnswerCall { turn, call, answer } => self.send_answer(turn, call, answer),
             Act::Settle { turn } => self.settle(turn),
         }
     }

@@ -15,6 +15,7 @@ use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{LinkSeq, Outcome, Seq, TurnNo};
 
 use super::actor::{Actor, Leave};
+use super::calls::CallPart;
 use super::effects::{Act, Reported};
 use super::requests::answer;
 use crate::clock::now_ms;
@@ -101,6 +102,11 @@ impl Actor {
             let reported = Reported { link: Some(link), error, usage: Some(usage) };
             return self.turn_done(turn, outcome, reported);
         }
+        if let EventKind::ToolCall { call, name, deadline_ms, offset, more, .. } = kind {
+            let turn = turn.unwrap_or_default();
+            let part = CallPart { turn, call, name, deadline_ms, offset, more, body };
+            return self.take_call(link, part);
+        }
         if let EventKind::Confined(confinement) = &kind {
             let mut info = self.info.lock().expect("no holder of this lock can panic");
             info.confinement = Some(confinement.clone());
@@ -113,9 +119,16 @@ impl Actor {
         }
         let moved = lifecycle_event(turn, &kind);
         let waits = matches!(kind, EventKind::StdinWait { .. });
+        let given_up = match kind {
+            EventKind::ToolCancel { call } => turn.zip(Some(call)),
+            _ => None,
+        };
         self.records.push(NewEvent { at_ms: now_ms(), turn, link: Some(link), kind, body });
         if let Some(event) = moved {
             self.step(event);
+        }
+        if let Some((turn, call)) = given_up {
+            self.call_given_up(turn, call);
         }
         if let Some(turn) = turn.filter(|_| waits) {
             self.acts.push(Act::Settle { turn });

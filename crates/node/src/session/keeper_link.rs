@@ -22,6 +22,10 @@ const READ_BYTES_MAX: usize = 512 * 1024;
 /// command tells.
 const ACK_BYTES: usize = 256 * 1024;
 
+/// Bytes that wait to be written, past which answers to tool calls wait elsewhere: an interrupt is
+/// never behind more than this and one of their parts.
+const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
+
 /// A connection to a keeper.
 #[derive(Debug)]
 pub(crate) struct KeeperLink {
@@ -34,12 +38,15 @@ pub(crate) struct KeeperLink {
     outgoing: Vec<u8>,
     written: usize,
     unacknowledged: usize,
+    room_wanted: bool,
 }
 
 /// What one read gave.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
     Some,
+    /// Nothing came; but there is room to write, which was wanted.
+    Room,
     Closed,
 }
 
@@ -68,6 +75,7 @@ impl KeeperLink {
             outgoing: Vec::new(),
             written: 0,
             unacknowledged: 0,
+            room_wanted: false,
         };
         link.half.attach(&mut link.outgoing, launch);
         link.flush()?;
@@ -96,6 +104,10 @@ impl KeeperLink {
             if let Poll::Ready(Err(_)) = self.poll_flush(cx) {
                 return Poll::Ready(Filled::Closed);
             }
+            if self.room_wanted && !self.crowded() {
+                self.room_wanted = false;
+                return Poll::Ready(Filled::Room);
+            }
             self.poll_fill(cx)
         })
         .await
@@ -121,6 +133,16 @@ impl KeeperLink {
         }
         self.emptied();
         Poll::Ready(Ok(()))
+    }
+
+    /// Somebody has more to write: [`Self::fill`] says when there is room.
+    pub fn want_room(&mut self) {
+        self.room_wanted = true;
+    }
+
+    /// Whether so much is to be written that nothing should be added that can wait.
+    pub fn crowded(&self) -> bool {
+        self.outgoing.len() - self.written > OUTGOING_BYTES_MAX
     }
 
     pub fn next_message(&mut self) -> Result<Option<Message>, LinkError> {

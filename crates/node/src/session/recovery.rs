@@ -38,6 +38,9 @@ impl Actor {
             }
             self.plan(effect);
         }
+        if let Some(turn) = attached.running.filter(|_| !attached.calls.is_empty()) {
+            self.fail_unknown_calls(turn, &attached.calls);
+        }
         if attached.running.is_some() && attached.running != self.machine.current() {
             // It runs a turn that the journal knows as ended: only a fresh worker is sure.
             self.step(Event::ResetAsked);
@@ -137,6 +140,7 @@ impl Actor {
             self.link.acknowledge_all();
             match self.link.fill().await {
                 Filled::Closed => return,
+                Filled::Room => {}
                 Filled::Some => {
                     // What a session says after its end is nobody's. But a keeper that answers
                     // only now has not been told to stop.

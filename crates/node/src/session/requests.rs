@@ -42,6 +42,8 @@ impl Actor {
                 self.record(turn, kind, Bytes::new());
                 self.commit();
             }
+            Request::ToolResult(part) => self.take_result(part),
+            Request::ToolHostGone { host } => self.tool_host_gone(host),
             Request::Release { reply } => return Some(Leave::Released(Some(reply))),
         }
         None
@@ -63,7 +65,9 @@ impl Actor {
         }
         let number = self.log.facts().last_turn.next();
         let id = submit.id.unwrap_or_else(|| TurnId::from_number(number));
-        match self.accept(Turn::new(id, number, submit.code, submit.deadline_ms)) {
+        let mut turn = Turn::new(id, number, submit.code, submit.deadline_ms);
+        turn.within = submit.within;
+        match self.accept(turn) {
             Ok(()) => {
                 let _ = submit.number.set(number);
                 self.answer_about(number, submit.until, submit.reply);

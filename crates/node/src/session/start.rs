@@ -17,9 +17,10 @@ use windlass_lifecycle::{Event, Session as Machine};
 use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{HostRules, Network, Policy};
-use windlass_protocol::{ErrorCode, SessionId, TurnNo};
+use windlass_protocol::{ErrorCode, Owner, SessionId, TurnNo};
 
 use super::actor::{Actor, Timers};
+use super::calls::OpenCalls;
 use super::confine::{Confined, confine};
 use super::disk::Owed;
 use super::keeper_link::KeeperLink;
@@ -32,6 +33,7 @@ use crate::context::Context;
 use crate::egress::Ledger;
 use crate::failure::Failure;
 use crate::keepers;
+use crate::tools::Caller;
 use crate::workers;
 
 /// What the journal keeps of a session's making, to go on with it after a restart.
@@ -46,18 +48,26 @@ struct Spec {
     /// The session's temporary files, where it has no private `/tmp`.
     #[serde(default)]
     tmp: Option<PathBuf>,
+    #[serde(default)]
+    owner: Option<Owner>,
 }
 
 impl Spec {
     /// Of a session whose own cannot be read.
     fn plain(interrupt_grace: Duration) -> Self {
         let interrupt_grace_ms = millis(interrupt_grace);
-        Self { interrupt_grace_ms, policy: None, cgroups: Vec::new(), tmp: None }
+        Self { interrupt_grace_ms, policy: None, cgroups: Vec::new(), tmp: None, owner: None }
     }
 
     /// How long the session may live.
     fn wall_s(&self) -> Option<u64> {
         self.policy.as_ref()?.limits.wall_s
+    }
+
+    /// Who its code is, to those who offer tools.
+    fn caller(&self, id: &SessionId) -> Caller {
+        let rules = self.policy.as_ref().map_or_else(Vec::new, |policy| policy.tools.clone());
+        Caller { session: id.clone(), owner: self.owner.clone(), rules }
     }
 
     /// The hosts that it may reach, where its policy is a list of them.
@@ -159,6 +169,7 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         policy: Some(policy),
         cgroups: cgroups.clone(),
         tmp,
+        owner: wanted.owner.clone(),
     };
     let log = context
         .journal
@@ -239,6 +250,7 @@ fn assemble(
         reader: log.reader(),
         egress,
     };
+    let caller = spec.caller(&id);
     let wall_s = spec.wall_s();
     let wall = limits::wall_end(log.facts().created.created_at_ms, wall_s);
     let timers = Timers { wall, ..Timers::default() };
@@ -252,6 +264,8 @@ fn assemble(
         info,
         seen,
         turns: Turns::default(),
+        caller,
+        calls: OpenCalls::default(),
         waiters: Vec::new(),
         confirmations: Vec::new(),
         timers,
@@ -275,6 +289,10 @@ fn policy(created: &NewSession) -> Option<Box<Policy>> {
     serde_json::from_value(policy.clone()).ok()
 }
 
+fn owner(created: &NewSession) -> Option<Owner> {
+    serde_json::from_value(created.spec.get("owner")?.clone()).ok()
+}
+
 /// A session from its journal: what clients are shown of it.
 pub(crate) fn info(facts: &Facts, state: SessionState) -> api::Session {
     api::Session {
@@ -292,6 +310,7 @@ pub(crate) fn info(facts: &Facts, state: SessionState) -> api::Session {
         worker_pid: facts.worker_pid,
         hold: None,
         policy: policy(&facts.created),
+        owner: owner(&facts.created),
         confinement: facts.confinement.clone(),
         output_bytes: facts.output_bytes,
         output_dropped_bytes: facts.output_dropped_bytes,

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use windlass_journal::{OutputRange, TurnRecord, Whose};
 use windlass_protocol::api::{DisplayRef, StdinWait, TurnState};
 use windlass_protocol::event::{Receipt, TurnError, Usage};
+use windlass_protocol::host::Within;
 use windlass_protocol::limits::INPUT_BYTES_MAX;
 use windlass_protocol::{Outcome, TurnId, TurnNo};
 
@@ -26,6 +27,8 @@ pub(crate) struct Turn {
     /// Empty once the keeper has it.
     pub code: Bytes,
     pub deadline_ms: Option<u64>,
+    /// The host tool call in which it was submitted.
+    pub within: Option<Within>,
     pub output: Ends,
     /// Where its output lies in the session's.
     pub output_from: u64,
@@ -64,6 +67,7 @@ impl Turn {
             number,
             code,
             deadline_ms,
+            within: None,
             output: Ends::default(),
             output_from: 0,
             output_to: u64::MAX,

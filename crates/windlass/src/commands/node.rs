@@ -2,12 +2,14 @@
 //!
 //! Whoever starts it reads one line from its standard output: that it is ready, or why it is not.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::json;
 use tracing_subscriber::EnvFilter;
 use windlass_client::{Client, Dirs, StartNode};
+use windlass_mcp::servers::{ConfigFile, Servers, ServersOptions};
 use windlass_mcp::{Connect, Door, DoorOptions, Transport, http};
 use windlass_node::failure::Failure;
 use windlass_node::{ClaimError, Config, Listen, Reach, Router, RunError, Wanted};
@@ -15,6 +17,9 @@ use windlass_protocol::ErrorCode;
 
 use super::up::ListenArgs;
 use crate::duration;
+
+/// Names the file of MCP servers, for a node that a client starts.
+const MCP_CONFIG: &str = "WINDLASS_MCP_CONFIG";
 
 /// Be the node of this machine
 #[derive(Debug, clap::Args)]
@@ -31,6 +36,9 @@ pub struct Args {
     /// How long a keeper may take to answer before it is given up
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub keeper_patience: Option<Duration>,
+    /// The file that names the MCP servers whose tools sessions may call
+    #[arg(long, value_name = "FILE")]
+    pub mcp_config: Option<PathBuf>,
     #[command(flatten)]
     pub listen: ListenArgs,
     /// Stay in the terminal's process session and log to it
@@ -72,8 +80,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let config = configure(&args)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let doors = mcp_door(&config)?;
-    match runtime.block_on(windlass_node::run(config, doors, say_ready)) {
+    let servers = mcp_servers(&args, &config)?;
+    let doors = mcp_door(&config)?.merge(servers.router());
+    let ready = || {
+        say_ready();
+        // Nobody waits for them.
+        servers.start();
+    };
+    let ran = runtime.block_on(async {
+        let ran = windlass_node::run(config, doors, ready).await;
+        servers.stop().await;
+        ran
+    });
+    match ran {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             tracing::error!(%error, "the node cannot run");
@@ -83,15 +102,39 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// MCP over HTTP. It reaches the node as every client does, by its socket.
-fn mcp_door(config: &Config) -> anyhow::Result<Router> {
+/// How what runs in this process reaches the node: as every client does, by its socket.
+fn connect(config: &Config) -> anyhow::Result<Connect> {
     let dirs = Dirs { runtime: config.runtime_dir.clone(), ..Dirs::from_env()? };
-    let connect: Connect = Box::new(move || {
+    Ok(Box::new(move || {
         let dirs = dirs.clone();
         Box::pin(Client::connect(dirs, StartNode::Never))
-    });
+    }))
+}
+
+/// The MCP servers whose tools sessions may call.
+fn mcp_servers(args: &Args, config: &Config) -> anyhow::Result<Servers> {
+    let named = args.mcp_config.clone().or_else(|| path_in(MCP_CONFIG));
+    let file = match named {
+        Some(file) => ConfigFile::Named(file),
+        None => ConfigFile::Usual(usual_mcp_config()),
+    };
+    let (program, connect) = (config.program.clone(), connect(config)?);
+    Ok(Servers::new(ServersOptions { config: file, program, connect }))
+}
+
+fn usual_mcp_config() -> PathBuf {
+    let home = || std::env::home_dir().unwrap_or_default().join(".config");
+    path_in("XDG_CONFIG_HOME").unwrap_or_else(home).join("windlass").join("mcp.json")
+}
+
+fn path_in(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// MCP over HTTP.
+fn mcp_door(config: &Config) -> anyhow::Result<Router> {
     let door = Door::new(DoorOptions {
-        connect,
+        connect: connect(config)?,
         transport: Transport::Http,
         workspace: None,
         policy: None,

@@ -1,0 +1,235 @@
+//! Files of a session's workspace: list, read, put, delete, write back many, watch. Content goes and
+//! comes in pieces, each transfer on a connection of its own; none is sent twice.
+
+mod content;
+mod exchange;
+mod watch;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use hyper::Method;
+use hyper::header::{ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH, RANGE};
+use serde::de::DeserializeOwned;
+use windlass_protocol::SessionId;
+use windlass_protocol::api::{
+    FileChange, FileDeleted, FileList, FileWritten, FilesQuery, WrittenBack,
+};
+use windlass_protocol::frame;
+use windlass_protocol::limits::CHUNK_BYTES_MAX;
+
+use crate::call::Call;
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::query::Path;
+
+pub use content::FileContent;
+use exchange::{Exchange, Outgoing};
+pub use watch::FileWatch;
+
+/// What a file must be like before it is changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Expect {
+    #[default]
+    Anything,
+    /// There is none.
+    Absent,
+    /// It has this etag.
+    Etag(String),
+}
+
+/// One change of a write-back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    Put { path: String, content: Bytes, expect: Expect },
+    Delete { path: String, expect: Expect },
+}
+
+/// Which bytes of a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FileRange {
+    #[default]
+    Whole,
+    /// From the first to before the second.
+    Part(u64, u64),
+    /// From there to the end.
+    From(u64),
+    /// So many at the end.
+    Last(u64),
+}
+
+/// A file on its way here.
+#[derive(Debug)]
+pub struct Download {
+    exchange: Exchange,
+    pub etag: String,
+    /// Bytes that come: of the whole file, or of the range.
+    pub bytes: u64,
+}
+
+impl Download {
+    /// The next piece; `None` at the end. A file that was cut short is an error.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        self.exchange.chunk().await
+    }
+}
+
+/// Files.
+impl Client {
+    pub async fn files(
+        &self,
+        session: &SessionId,
+        query: &FilesQuery,
+    ) -> Result<FileList, ClientError> {
+        let path = Path::new(&["sessions", session.as_str(), "files"])
+            .text("path", Some(query.path.as_str()).filter(|path| !path.is_empty()))
+            .text("recursive", query.recursive.then_some("true"))
+            .text("after", query.after.as_deref())
+            .number("limit", query.limit);
+        self.json(Call::get(path.done())).await
+    }
+
+    /// A file in pieces.
+    pub async fn download(
+        &self,
+        session: &SessionId,
+        path: &str,
+        range: FileRange,
+    ) -> Result<Download, ClientError> {
+        let mut headers = HeaderMap::new();
+        let range = match range {
+            FileRange::Whole => None,
+            FileRange::Part(from, to) => Some(format!("bytes={from}-{}", to.saturating_sub(1))),
+            FileRange::From(from) => Some(format!("bytes={from}-")),
+            FileRange::Last(count) => Some(format!("bytes=-{count}")),
+        };
+        if let Some(range) = range {
+            headers.insert(RANGE, HeaderValue::from_str(&range).expect("digits"));
+        }
+        let uri = file_path(session, path);
+        let sent = Exchange::send(self, Method::GET, uri, headers, Outgoing::nothing()).await;
+        let exchange = sent?;
+        let etag = exchange.header(&ETAG).trim_matches('"').to_owned();
+        let bytes = exchange.header(&hyper::header::CONTENT_LENGTH).parse().unwrap_or(0);
+        Ok(Download { exchange, etag, bytes })
+    }
+
+    /// A whole file, in memory.
+    pub async fn read_file(&self, session: &SessionId, path: &str) -> Result<Bytes, ClientError> {
+        let download = self.download(session, path, FileRange::Whole).await?;
+        download.exchange.collect().await
+    }
+
+    /// Makes or replaces a file.
+    pub async fn put_file(
+        &self,
+        session: &SessionId,
+        path: &str,
+        content: impl Into<FileContent>,
+        expect: &Expect,
+    ) -> Result<FileWritten, ClientError> {
+        let uri = file_path(session, path);
+        let body = Outgoing::from(content.into());
+        self.sent(Method::PUT, uri, expect.headers(), body).await
+    }
+
+    pub async fn delete_file(
+        &self,
+        session: &SessionId,
+        path: &str,
+        expect: &Expect,
+    ) -> Result<FileDeleted, ClientError> {
+        let uri = file_path(session, path);
+        self.sent(Method::DELETE, uri, expect.headers(), Outgoing::nothing()).await
+    }
+
+    /// Does all changes or none.
+    pub async fn write_back(
+        &self,
+        session: &SessionId,
+        changes: Vec<Change>,
+    ) -> Result<WrittenBack, ClientError> {
+        let frames = stream::iter(changes).flat_map(|change| stream::iter(frames(change)));
+        let body = Outgoing::pieces(frames.map(Ok));
+        let uri = Path::new(&["sessions", session.as_str(), "files"]).done();
+        self.sent(Method::POST, uri, HeaderMap::new(), body).await
+    }
+
+    async fn sent<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        uri: String,
+        headers: HeaderMap,
+        body: Outgoing,
+    ) -> Result<T, ClientError> {
+        let exchange = Exchange::send(self, method, uri, headers, body).await?;
+        let request = exchange.name().to_owned();
+        let answer = exchange.collect().await?;
+        serde_json::from_slice(&answer)
+            .map_err(|fault| ClientError::BadAnswer { request, cause: fault.to_string() })
+    }
+}
+
+impl Expect {
+    fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        let mut add = |name: HeaderName, value: &str| {
+            // What cannot be said cannot be an etag either, and matches none.
+            let value = HeaderValue::from_str(value);
+            headers.insert(name, value.unwrap_or(HeaderValue::from_static("\"?\"")));
+        };
+        match self {
+            Self::Anything => {}
+            Self::Absent => add(IF_NONE_MATCH, "*"),
+            Self::Etag(etag) => add(IF_MATCH, &format!("\"{etag}\"")),
+        }
+        headers
+    }
+
+    fn etag(&self) -> Option<String> {
+        match self {
+            Self::Etag(etag) => Some(etag.clone()),
+            Self::Anything | Self::Absent => None,
+        }
+    }
+
+    fn absent(&self) -> Option<String> {
+        (*self == Self::Absent).then(|| "*".to_owned())
+    }
+}
+
+/// The frames of one change, as few bytes at once as a frame has.
+fn frames(change: Change) -> Box<dyn Iterator<Item = Bytes> + Send> {
+    let encoded = |header: &FileChange, body: &[u8]| {
+        let mut frame = Vec::with_capacity(body.len() + 256);
+        frame::encode(&mut frame, header, body);
+        Bytes::from(frame)
+    };
+    match change {
+        Change::Delete { path, expect } => {
+            let header = FileChange::Delete { path, if_match: expect.etag() };
+            Box::new(std::iter::once(encoded(&header, b"")))
+        }
+        Change::Put { path, content, expect } => {
+            let count = content.len().div_ceil(CHUNK_BYTES_MAX).max(1);
+            Box::new((0..count).map(move |number| {
+                let from = number * CHUNK_BYTES_MAX;
+                let to = (from + CHUNK_BYTES_MAX).min(content.len());
+                let header = FileChange::Put {
+                    path: path.clone(),
+                    if_match: expect.etag(),
+                    if_none_match: expect.absent(),
+                    more: number + 1 < count,
+                };
+                encoded(&header, &content[from..to])
+            }))
+        }
+    }
+}
+
+/// Where a file is: its slashes are the path's, the rest is escaped.
+fn file_path(session: &SessionId, path: &str) -> String {
+    let above = Path::new(&["sessions", session.as_str(), "files"]);
+    // The one name that means something else there.
+    let content = (path == "watch").then_some("true");
+    above.below(path).text("content", content).done()
+}

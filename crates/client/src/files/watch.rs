@@ -1,0 +1,61 @@
+//! Follows what happens in a workspace's directories, until the session or the follower goes.
+
+use hyper::body::Incoming;
+use windlass_protocol::SessionId;
+use windlass_protocol::api::FileEvent;
+
+use crate::call::Call;
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::ClientError;
+use crate::query::Path;
+use crate::sse::Parser;
+
+/// A directory being watched. Dropping it ends the watch.
+pub struct FileWatch {
+    connection: Connection,
+    body: Incoming,
+    parser: Parser,
+}
+
+impl Client {
+    /// Watches a directory of the workspace, empty for the workspace itself, and all below it. What
+    /// happens after this returned is told.
+    pub async fn watch_files(
+        &self,
+        session: &SessionId,
+        path: &str,
+    ) -> Result<FileWatch, ClientError> {
+        let asked = Path::new(&["sessions", session.as_str(), "files", "watch"])
+            .text("path", Some(path).filter(|path| !path.is_empty()));
+        let call = Call::get(asked.done()).accepting("text/event-stream");
+        let (connection, body) = self.stream(&call).await?;
+        Ok(FileWatch { connection, body, parser: Parser::default() })
+    }
+}
+
+impl FileWatch {
+    /// The next event; `None` when the session ended or the watched directory is gone. What happens
+    /// while nobody is connected is not told later: watch again, then list.
+    pub async fn next(&mut self) -> Result<Option<FileEvent>, ClientError> {
+        let cut = |cause| ClientError::Cut { cause };
+        loop {
+            if let Some(data) = self.parser.next_data() {
+                return serde_json::from_slice(&data).map(Some).map_err(|fault| {
+                    let request = "the watch of files".to_owned();
+                    ClientError::BadAnswer { request, cause: fault.to_string() }
+                });
+            }
+            let Some(bytes) = self.connection.chunk(&mut self.body).await.map_err(cut)? else {
+                return Ok(None);
+            };
+            self.parser.feed(&bytes).map_err(|fault| cut(fault.to_string()))?;
+        }
+    }
+}
+
+impl std::fmt::Debug for FileWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileWatch").finish_non_exhaustive()
+    }
+}

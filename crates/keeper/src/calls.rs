@@ -1,0 +1,258 @@
+//! The host tool calls of the running turn, between worker and node. Counts them and their bytes, and
+//! passes each frame on as it comes: neither a call nor its answer is ever put together here.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use windlass_protocol::event::EventKind;
+use windlass_protocol::host::ToolError;
+use windlass_protocol::limits::{
+    CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, TOOL_CALLS_MAX, TOOL_NAME_BYTES_MAX, TOOL_RESULT_BYTES_MAX,
+};
+use windlass_protocol::worker::ToWorker;
+use windlass_protocol::{CallNo, ErrorCode, TurnNo};
+
+use crate::keeper::Keeper;
+
+/// The calls that were not answered to their end.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    known: HashMap<CallNo, Call>,
+    open: usize,
+}
+
+#[derive(Debug)]
+struct Call {
+    /// Bytes of arguments so far.
+    bytes: usize,
+    /// More frames of it must come.
+    unfinished: bool,
+    /// Answered before it was asked to its end: the rest of its frames is passed over.
+    over: bool,
+}
+
+/// One frame of a call.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub call: CallNo,
+    pub name: String,
+    pub deadline_ms: Option<u64>,
+    pub more: bool,
+}
+
+/// One part of an answer.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub call: CallNo,
+    pub ok: bool,
+    pub more: bool,
+    pub body: Bytes,
+}
+
+/// What a frame of a call is.
+#[derive(Debug, PartialEq, Eq)]
+enum Taken {
+    /// Part of a call that may be, after so many bytes.
+    At(usize),
+    /// Of a call that is over.
+    Late,
+    /// One call too many: it is answered here.
+    TooMany,
+}
+
+/// Calls whose frames are told apart, those that are over or were too many included. A worker that
+/// leaves more of them unfinished breaks the protocol.
+const KNOWN_MAX: usize = 2 * TOOL_CALLS_MAX;
+
+impl Calls {
+    /// The open calls, oldest first.
+    pub fn open(&self) -> Vec<CallNo> {
+        let open = self.known.iter().filter(|(_, call)| !call.over);
+        let mut open: Vec<CallNo> = open.map(|(number, _)| *number).collect();
+        open.sort_unstable();
+        open
+    }
+
+    fn take(&mut self, asked: &Asked, bytes: usize) -> Result<Taken, String> {
+        if asked.name.len() > TOOL_NAME_BYTES_MAX {
+            return Err(format!("a tool's name is over the limit of {TOOL_NAME_BYTES_MAX} bytes"));
+        }
+        let Some(call) = self.known.get_mut(&asked.call) else {
+            return self.take_first(asked, bytes);
+        };
+        if !call.unfinished {
+            return Err(format!("the number of tool call {} is taken", asked.call));
+        }
+        let before = call.bytes;
+        call.bytes += bytes;
+        call.unfinished = asked.more;
+        if call.bytes > MESSAGE_BYTES_MAX {
+            return Err(format!("a tool call is over the limit of {MESSAGE_BYTES_MAX} bytes"));
+        }
+        if call.over {
+            if !asked.more {
+                self.known.remove(&asked.call);
+            }
+            return Ok(Taken::Late);
+        }
+        Ok(Taken::At(before))
+    }
+
+    fn take_first(&mut self, asked: &Asked, bytes: usize) -> Result<Taken, String> {
+        if self.known.len() >= KNOWN_MAX {
+            return Err(format!("{KNOWN_MAX} tool calls were begun and not sent to their end"));
+        }
+        let over = self.open >= TOOL_CALLS_MAX;
+        if !over || asked.more {
+            self.known.insert(asked.call, Call { bytes, unfinished: asked.more, over });
+        }
+        if over {
+            return Ok(Taken::TooMany);
+        }
+        self.open += 1;
+        Ok(Taken::At(0))
+    }
+
+    fn is_open(&self, call: CallNo) -> bool {
+        self.known.get(&call).is_some_and(|call| !call.over)
+    }
+
+    /// Whether the call was open; it is not any more.
+    fn end(&mut self, number: CallNo) -> bool {
+        let Some(call) = self.known.get_mut(&number).filter(|call| !call.over) else {
+            return false;
+        };
+        self.open -= 1;
+        call.over = true;
+        if !call.unfinished {
+            self.known.remove(&number);
+        }
+        true
+    }
+}
+
+impl Keeper {
+    pub(crate) fn take_call(
+        &mut self,
+        turn: TurnNo,
+        asked: Asked,
+        mut body: Bytes,
+    ) -> Result<(), String> {
+        let Some(calls) = self.running.calls(turn) else { return Ok(()) };
+        let mut offset = match calls.take(&asked, body.len())? {
+            Taken::At(offset) => offset as u64,
+            Taken::Late => return Ok(()),
+            Taken::TooMany => {
+                self.fail_call(turn, asked.call, &too_many());
+                return Ok(());
+            }
+        };
+        let Asked { call, name, deadline_ms, more } = asked;
+        loop {
+            let part = body.split_to(body.len().min(CHUNK_BYTES_MAX));
+            let (bytes, more) = (part.len() as u64, more || !body.is_empty());
+            let name = name.clone();
+            let kind = EventKind::ToolCall { call, name, deadline_ms, offset, bytes, more };
+            self.tell(Some(turn), kind, part);
+            offset += bytes;
+            if body.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) fn cancel_call(&mut self, turn: TurnNo, call: CallNo) {
+        if self.running.calls(turn).is_some_and(|calls| calls.end(call)) {
+            self.tell(Some(turn), EventKind::ToolCancel { call }, Bytes::new());
+        } else {
+            self.running.drop_message();
+        }
+    }
+
+    /// Passes a part of an answer on. One that nobody waits for is dropped: the turn is over, or the
+    /// code has given the call up.
+    pub(crate) fn answer_call(&mut self, turn: TurnNo, part: Part) {
+        let Some(calls) = self.running.calls(turn) else { return };
+        let Part { call, ok, more, body } = part;
+        let more = more && ok;
+        let open = if more { calls.is_open(call) } else { calls.end(call) };
+        if !open {
+            return;
+        }
+        let Some(worker) = self.worker() else { return };
+        if worker.queued_bytes() + body.len() <= TOOL_RESULT_BYTES_MAX {
+            worker.send_part(&ToWorker::ToolResult { turn, call, ok, more }, body);
+            return;
+        }
+        if let Some(calls) = self.running.calls(turn) {
+            calls.end(call);
+        }
+        self.fail_call(turn, call, &unread());
+    }
+
+    fn fail_call(&mut self, turn: TurnNo, call: CallNo, error: &ToolError) {
+        let body = serde_json::to_vec(error).expect("protocol types always serialise");
+        if let Some(worker) = self.worker() {
+            let result = ToWorker::ToolResult { turn, call, ok: false, more: false };
+            worker.send_part(&result, body.into());
+        }
+    }
+}
+
+fn too_many() -> ToolError {
+    overloaded(format!("the session has {TOOL_CALLS_MAX} tool calls open already"))
+}
+
+fn unread() -> ToolError {
+    overloaded(format!("{TOOL_RESULT_BYTES_MAX} bytes of answers are not read yet"))
+}
+
+fn overloaded(message: String) -> ToolError {
+    ToolError { message, code: Some(ErrorCode::Overloaded), kind: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(call: u64, more: bool) -> Asked {
+        Asked { call: CallNo(call), name: "t".to_owned(), deadline_ms: None, more }
+    }
+
+    #[test]
+    fn calls_are_counted_and_their_frames_may_mix() {
+        let mut calls = Calls::default();
+        assert_eq!(calls.take(&asked(1, true), 10), Ok(Taken::At(0)));
+        assert_eq!(calls.take(&asked(2, false), 10), Ok(Taken::At(0)));
+        assert_eq!(calls.take(&asked(1, false), 10), Ok(Taken::At(10)));
+        assert!(calls.take(&asked(1, false), 0).is_err(), "its number is taken");
+        assert_eq!(calls.open(), [CallNo(1), CallNo(2)]);
+        assert!(calls.end(CallNo(1)));
+        assert!(!calls.end(CallNo(1)));
+        for call in 3..=TOOL_CALLS_MAX as u64 + 1 {
+            assert_eq!(calls.take(&asked(call, false), 0), Ok(Taken::At(0)));
+        }
+        assert_eq!(calls.take(&asked(9999, true), 0), Ok(Taken::TooMany));
+        assert!(calls.end(CallNo(2)));
+        assert_eq!(calls.take(&asked(9999, false), 0), Ok(Taken::Late), "it is no new call");
+        assert_eq!(calls.take(&asked(9999, false), 0), Ok(Taken::At(0)));
+    }
+
+    #[test]
+    fn the_rest_of_a_call_that_was_answered_early_is_passed_over() {
+        let mut calls = Calls::default();
+        assert_eq!(calls.take(&asked(1, true), 10), Ok(Taken::At(0)));
+        assert!(calls.end(CallNo(1)));
+        assert!(calls.open().is_empty());
+        assert_eq!(calls.take(&asked(1, true), 10), Ok(Taken::Late));
+        assert_eq!(calls.take(&asked(1, false), 10), Ok(Taken::Late));
+        assert!(calls.known.is_empty());
+    }
+
+    #[test]
+    fn a_call_has_a_size_limit_over_all_its_frames() {
+        let mut calls = Calls::default();
+        assert_eq!(calls.take(&asked(1, true), MESSAGE_BYTES_MAX), Ok(Taken::At(0)));
+        assert!(calls.take(&asked(1, false), 1).is_err());
+    }
+}

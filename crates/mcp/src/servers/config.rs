@@ -1,0 +1,284 @@
+//! The file that names the MCP servers, in the form that agents' own files have. Reads and checks
+//! it; starts nothing. One server that is no server is told as such, and the others are used.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::header::{HeaderName, HeaderValue};
+use serde::Deserialize;
+use serde_json::Value;
+use windlass_protocol::api::ServerSessions;
+
+use super::names;
+
+/// The largest file that is read.
+const FILE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Servers in one file. One with more is refused.
+const SERVERS_MAX: usize = 64;
+
+/// How long a server may take from its start to its list of tools, where the file does not say: it
+/// may have to be installed first, as `npx` and `uvx` do.
+const START_WAIT: Duration = Duration::from_secs(60);
+
+/// Where the file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigFile {
+    /// The usual place, where none need be.
+    Usual(PathBuf),
+    /// Somebody has named it.
+    Named(PathBuf),
+}
+
+/// One server as the file has it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    pub name: String,
+    /// The same as an identifier, unlike all others.
+    pub group: String,
+    pub sessions: ServerSessions,
+    pub start_wait: Duration,
+    /// How it is reached, or why it cannot be.
+    pub way: Result<Way, String>,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Way {
+    Process(Program),
+    Http { uri: Uri, headers: HashMap<HeaderName, HeaderValue> },
+}
+
+/// A program to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub command: String,
+    pub args: Vec<String>,
+    /// On top of the usual variables.
+    pub env: BTreeMap<String, String>,
+    /// None: the user's home.
+    pub cwd: Option<PathBuf>,
+}
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("cannot read {path}: {cause}")]
+    Read { path: PathBuf, cause: io::Error },
+    #[error("{path} has more than {FILE_BYTES_MAX} bytes")]
+    TooLarge { path: PathBuf },
+    #[error("{path} is not understood: {cause}")]
+    NotUnderstood { path: PathBuf, cause: serde_json::Error },
+    #[error("{path} names {count} servers, more than {SERVERS_MAX}")]
+    TooMany { path: PathBuf, count: usize },
+}
+
+impl ConfigFile {
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Usual(path) | Self::Named(path) => path,
+        }
+    }
+
+    /// The servers, by name.
+    pub(crate) fn read(&self) -> Result<Vec<Entry>, ConfigError> {
+        let path = self.path();
+        let text = match std::fs::read(path) {
+            Ok(text) => text,
+            Err(cause)
+                if matches!(self, Self::Usual(_)) && cause.kind() == io::ErrorKind::NotFound =>
+            {
+                return Ok(Vec::new());
+            }
+            Err(cause) => return Err(ConfigError::Read { path: path.to_owned(), cause }),
+        };
+        if text.len() > FILE_BYTES_MAX {
+            return Err(ConfigError::TooLarge { path: path.to_owned() });
+        }
+        // As `/dev/null` is: how one says that there are to be none.
+        if text.trim_ascii().is_empty() {
+            return Ok(Vec::new());
+        }
+        let servers = servers_in(&text)
+            .map_err(|cause| ConfigError::NotUnderstood { path: path.to_owned(), cause })?;
+        if servers.len() > SERVERS_MAX {
+            let count = servers.len();
+            return Err(ConfigError::TooMany { path: path.to_owned(), count });
+        }
+        Ok(entries(servers))
+    }
+}
+
+/// What the file has for each server. Its other parts are other programs'.
+fn servers_in(text: &[u8]) -> Result<BTreeMap<String, Value>, serde_json::Error> {
+    let mut file: BTreeMap<String, Value> = serde_json::from_slice(text)?;
+    file.remove("mcpServers").map_or_else(|| Ok(BTreeMap::new()), serde_json::from_value)
+}
+
+/// What a server's entry may have; other agents' fields are passed over.
+#[derive(Deserialize)]
+struct Fields {
+    command: Option<String>,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    cwd: Option<PathBuf>,
+    url: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    sessions: ServerSessions,
+    start_wait_ms: Option<u64>,
+    #[serde(default)]
+    disabled: bool,
+}
+
+fn entries(servers: BTreeMap<String, Value>) -> Vec<Entry> {
+    // A list would be taken for the fields in their order.
+    let read = |value: Value| {
+        let fields: serde_json::Map<String, Value> = serde_json::from_value(value)?;
+        serde_json::from_value::<Fields>(Value::Object(fields))
+    };
+    let servers: Vec<(String, Result<Fields, _>)> = servers
+        .into_iter()
+        .map(|(name, value)| (name, read(value)))
+        .filter(|(_, fields)| !fields.as_ref().is_ok_and(|fields| fields.disabled))
+        .collect();
+    let groups = names::groups(servers.iter().map(|(name, _)| name.as_str()));
+    servers
+        .into_iter()
+        .zip(groups)
+        .map(|((name, fields), group)| match fields {
+            Ok(fields) => Entry {
+                name,
+                group,
+                sessions: fields.sessions,
+                start_wait: fields.start_wait_ms.map_or(START_WAIT, Duration::from_millis),
+                way: way(fields),
+            },
+            Err(fault) => Entry {
+                name,
+                group,
+                sessions: ServerSessions::ByPolicy,
+                start_wait: START_WAIT,
+                way: Err(format!("its entry is not understood: {fault}")),
+            },
+        })
+        .collect()
+}
+
+fn way(fields: Fields) -> Result<Way, String> {
+    match (fields.command, fields.url) {
+        (Some(command), None) => {
+            if fields.cwd.as_ref().is_some_and(|cwd| !cwd.is_absolute()) {
+                return Err("its cwd is not an absolute path".to_owned());
+            }
+            let (args, env, cwd) = (fields.args, fields.env, fields.cwd);
+            Ok(Way::Process(Program { command, args, env, cwd }))
+        }
+        (None, Some(url)) => {
+            Ok(Way::Http { uri: plain_http(&url)?, headers: headers(fields.headers)? })
+        }
+        (Some(_), Some(_)) => Err("it has a command and a url, and can have one".to_owned()),
+        (None, None) => Err("it has neither a command nor a url".to_owned()),
+    }
+}
+
+fn plain_http(url: &str) -> Result<Uri, String> {
+    let uri: Uri = url.parse().map_err(|fault| format!("its url is none: {fault}"))?;
+    match uri.scheme_str() {
+        Some("http") if uri.host().is_some() => Ok(uri),
+        Some("https") => Err("https is not spoken to servers: run a bridge such as mcp-remote as \
+                              its command"
+            .to_owned()),
+        _ => Err("its url does not begin with http://".to_owned()),
+    }
+}
+
+fn headers(headers: BTreeMap<String, String>) -> Result<HashMap<HeaderName, HeaderValue>, String> {
+    let parse = |(name, value): (String, String)| {
+        let bad = || format!("its header {name:?} cannot be sent");
+        let mut value = HeaderValue::from_str(&value).map_err(|_| bad())?;
+        value.set_sensitive(true);
+        Ok((HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?, value))
+    };
+    headers.into_iter().map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<Entry>, ConfigError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mcp.json");
+        std::fs::write(&path, text).unwrap();
+        ConfigFile::Named(path).read()
+    }
+
+    #[test]
+    fn servers_are_processes_or_addresses_and_other_fields_are_passed_over() {
+        let entries = read(
+            r#"{"mcpServers": {
+                "my-files": {"command": "npx", "args": ["-y", "x"], "env": {"A": "b"},
+                    "cwd": "/srv", "type": "stdio", "sessions": "all", "start_wait_ms": 500},
+                "remote": {"url": "http://127.0.0.1:1/mcp", "headers": {"Authorization": "Bearer x"}},
+                "off": {"command": "x", "disabled": true}
+            }, "inputs": []}"#,
+        )
+        .unwrap();
+        let [files, remote] = entries.as_slice() else { panic!("{entries:?}") };
+        assert_eq!((files.name.as_str(), files.group.as_str()), ("my-files", "my_files"));
+        assert_eq!(files.sessions, ServerSessions::All);
+        assert_eq!(files.start_wait, Duration::from_millis(500));
+        let Ok(Way::Process(program)) = &files.way else { panic!("{files:?}") };
+        assert_eq!(program.args, ["-y", "x"]);
+        assert_eq!(program.cwd.as_deref(), Some(Path::new("/srv")));
+        assert_eq!(remote.sessions, ServerSessions::ByPolicy);
+        let Ok(Way::Http { uri, headers }) = &remote.way else { panic!("{remote:?}") };
+        assert_eq!((uri.path(), headers.len()), ("/mcp", 1));
+    }
+
+    #[test]
+    fn one_bad_entry_says_why_and_leaves_the_others() {
+        let entries = read(
+            r#"{"mcpServers": {"a": {"args": []}, "b": {"command": 7}, "c": {"command": "x"},
+                "d": {"url": "https://localhost/mcp"}, "e": {"url": "ftp://x"},
+                "f": {"command": "x", "url": "http://localhost"},
+                "g": {"command": "x", "cwd": "here"},
+                "h": {"url": "http://localhost", "headers": {"a b": "c"}}}}"#,
+        )
+        .unwrap();
+        let whys: Vec<_> = entries.iter().filter_map(|entry| entry.way.as_ref().err()).collect();
+        let expected = [
+            "neither",
+            "not understood",
+            "https",
+            "http://",
+            "can have one",
+            "absolute",
+            "\"a b\"",
+        ];
+        assert_eq!(whys.len(), expected.len(), "{whys:?}");
+        for (why, part) in whys.iter().zip(expected) {
+            assert!(why.contains(part), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named() {
+        assert!(read(" \n").unwrap().is_empty());
+        for broken in ["{", "[]", r#"{"mcpServers": []}"#] {
+            let error = read(broken).unwrap_err().to_string();
+            assert!(error.contains("mcp.json is not understood"), "{error}");
+        }
+        let absent = PathBuf::from("/nonexistent/mcp.json");
+        assert!(ConfigFile::Usual(absent.clone()).read().unwrap().is_empty());
+        let error = ConfigFile::Named(absent).read().unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/mcp.json"), "{error}");
+    }
+}

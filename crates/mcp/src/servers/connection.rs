@@ -1,0 +1,142 @@
+//! One conversation with a server, as its client: `rmcp` speaks, over pipes or over HTTP. Offers the
+//! server nothing that it could ask for; hears when its list of tools changes.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use hyper::Uri;
+use hyper::header::{HeaderName, HeaderValue};
+use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion};
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, RunningService,
+    ServiceError, serve_client_with_lifecycle,
+};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ClientHandler, RoleClient};
+use tokio::sync::Notify;
+use windlass_protocol::limits::MESSAGE_BYTES_MAX;
+
+use super::http::PlainHttp;
+use super::process::Pipes;
+
+/// How a conversation begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lifecycle {
+    /// As in all revisions but the newest, which nearly all servers understand.
+    Initialize,
+    /// As in the newest.
+    Discover,
+}
+
+/// Why a conversation did not begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BeginError {
+    #[error("it did not begin as MCP does: {0}")]
+    Begin(#[from] Box<ClientInitializeError>),
+    #[error("it does not list its tools: {0}")]
+    List(#[from] ServiceError),
+}
+
+impl BeginError {
+    /// How to begin the next time: a server that refuses the one way may know the other.
+    pub fn next(&self, tried: Lifecycle) -> Lifecycle {
+        match self {
+            Self::Begin(error) if matches!(**error, ClientInitializeError::JsonRpcError(_)) => {
+                match tried {
+                    Lifecycle::Initialize => Lifecycle::Discover,
+                    Lifecycle::Discover => Lifecycle::Initialize,
+                }
+            }
+            _ => tried,
+        }
+    }
+}
+
+/// A conversation about to begin.
+pub(crate) struct Begun {
+    beginning: Pin<Box<dyn Future<Output = Result<Service, ClientInitializeError>> + Send>>,
+    heard: Heard,
+}
+
+type Service = RunningService<RoleClient, Heard>;
+
+/// A conversation. It is over when `over` is dropped.
+pub(crate) struct Connection<Over> {
+    pub peer: Peer<RoleClient>,
+    pub heard: Heard,
+    /// Returns when the server has ended it.
+    pub over: Over,
+}
+
+impl Begun {
+    pub fn over_pipes(pipes: Pipes, lifecycle: Lifecycle) -> Self {
+        let heard = Heard::default();
+        let beginning =
+            Box::pin(serve_client_with_lifecycle(heard.clone(), pipes, lifecycle.into()));
+        Self { beginning, heard }
+    }
+
+    pub fn over_http(
+        uri: &Uri,
+        headers: HashMap<HeaderName, HeaderValue>,
+        lifecycle: Lifecycle,
+    ) -> Self {
+        let config = StreamableHttpClientTransportConfig::with_uri(uri.to_string())
+            .custom_headers(headers)
+            .max_sse_event_size(MESSAGE_BYTES_MAX);
+        let transport = StreamableHttpClientTransport::with_client(PlainHttp, config);
+        let heard = Heard::default();
+        let beginning =
+            Box::pin(serve_client_with_lifecycle(heard.clone(), transport, lifecycle.into()));
+        Self { beginning, heard }
+    }
+
+    pub async fn connect(self) -> Result<Connection<impl Future<Output = ()>>, BeginError> {
+        let service = self.beginning.await.map_err(Box::new)?;
+        let peer = service.peer().clone();
+        let over = async move {
+            // However it ends, it has.
+            let _ = service.waiting().await;
+        };
+        Ok(Connection { peer, heard: self.heard, over })
+    }
+}
+
+impl From<Lifecycle> for ClientLifecycleMode {
+    fn from(lifecycle: Lifecycle) -> Self {
+        match lifecycle {
+            Lifecycle::Initialize => Self::Initialize,
+            Lifecycle::Discover => {
+                Self::Discover { preferred_versions: vec![ProtocolVersion::LATEST] }
+            }
+        }
+    }
+}
+
+/// What a server says without being asked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Heard {
+    changed: Arc<Notify>,
+}
+
+impl Heard {
+    /// Waits until its list of tools has changed.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+impl ClientHandler for Heard {
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.changed.notify_one();
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        let about = Implementation::new("windlass", env!("CARGO_PKG_VERSION"));
+        ClientConfig::new(ClientCapabilities::default(), about)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+}

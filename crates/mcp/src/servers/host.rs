@@ -1,0 +1,156 @@
+//! The servers as one tool host of the node, attached as every client's is: declares what the servers
+//! offer, again when that changes, and passes calls on. There are two: one for the servers that every
+//! session may call, and one for those that a policy must name.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rmcp::model::JsonObject;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use windlass_client::tools::{Closed, HostMessage, Scope, ToolCall, ToolHost};
+use windlass_client::{Client, ClientError};
+use windlass_protocol::ErrorCode;
+use windlass_protocol::api::ServerSessions;
+use windlass_protocol::host::{Declaration, ToolError, Within};
+use windlass_protocol::limits::HOST_TOOLS_MAX;
+
+use super::server::Server;
+
+/// The pause before a lost connection to the node is made again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// By which a node that stops closes its hosts' connections.
+const NODE_STOPS: u16 = 1001;
+
+/// Offers the tools of these servers, all for the same sessions, as long as the node is there.
+pub(crate) async fn offer(
+    client: Client,
+    sessions: ServerSessions,
+    servers: Vec<Arc<Server>>,
+    mut changed: watch::Receiver<u64>,
+) {
+    let scope = match sessions {
+        ServerSessions::ByPolicy => Scope::Shared,
+        ServerSessions::All => Scope::Everyone,
+    };
+    loop {
+        let lost = match ToolHost::attach(&client, &scope).await {
+            Ok(host) => Attached::new(host, &servers).serve(&mut changed).await,
+            Err(error) => Lost::Why(error.to_string()),
+        };
+        let Lost::Why(lost) = lost else { return };
+        tracing::warn!(?sessions, lost, "the mcp servers' tools are not offered");
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Why a connection to the node is over.
+#[derive(Debug, PartialEq, Eq)]
+enum Lost {
+    NodeStops,
+    Why(String),
+}
+
+/// An attached host and its open calls.
+struct Attached<'s> {
+    host: ToolHost,
+    servers: &'s [Arc<Server>],
+    calls: JoinSet<Within>,
+    open: HashMap<Within, AbortHandle>,
+}
+
+impl<'s> Attached<'s> {
+    fn new(host: ToolHost, servers: &'s [Arc<Server>]) -> Self {
+        Self { host, servers, calls: JoinSet::new(), open: HashMap::new() }
+    }
+
+    /// Serves until the connection is lost; why it was.
+    async fn serve(mut self, changed: &mut watch::Receiver<u64>) -> Lost {
+        let mut declared = None;
+        loop {
+            changed.mark_unchanged();
+            let now = self.declaration();
+            if declared.as_ref() != Some(&now) {
+                match self.host.declare(&now).await {
+                    Ok(_) => {}
+                    // What was offered before stays; each further change tries again.
+                    Err(ClientError::Api(error)) => {
+                        tracing::error!(error = error.message, "the node refuses mcp tools");
+                    }
+                    Err(error) => return Lost::Why(error.to_string()),
+                }
+                declared = Some(now);
+            }
+            if let Err(lost) = self.until_changed(changed).await {
+                return lost;
+            }
+        }
+    }
+
+    /// Passes calls on until what is offered has changed.
+    async fn until_changed(&mut self, changed: &mut watch::Receiver<u64>) -> Result<(), Lost> {
+        loop {
+            tokio::select! {
+                message = self.host.next() => match message {
+                    HostMessage::Call(call) => self.begin(call),
+                    HostMessage::Cancel { call, .. } => {
+                        // The server is told by the dropped request.
+                        if let Some(begun) = self.open.remove(&call) {
+                            begun.abort();
+                        }
+                    }
+                    HostMessage::Closed(Closed::ByNode { code: NODE_STOPS, .. }) => {
+                        return Err(Lost::NodeStops);
+                    }
+                    HostMessage::Closed(closed) => return Err(Lost::Why(closed.to_string())),
+                },
+                Some(Ok(call)) = self.calls.join_next() => drop(self.open.remove(&call)),
+                Ok(()) = changed.changed() => return Ok(()),
+            }
+        }
+    }
+
+    fn begin(&mut self, call: ToolCall) {
+        let answers = self.host.answers();
+        let ToolCall { call, name, arguments, .. } = call;
+        let offers = |server: &&Arc<Server>| {
+            name.strip_prefix(&server.entry.group).is_some_and(|rest| rest.starts_with('.'))
+        };
+        let Some(server) = self.servers.iter().find(offers).cloned() else {
+            let message = format!("no MCP server offers {name}");
+            let code = Some(ErrorCode::ToolNotFound);
+            return answers.give(&call, Err(ToolError { message, code, kind: None }));
+        };
+        let within = call.clone();
+        let begun = self.calls.spawn(async move {
+            answers.give(&within, answer(&server, &name, &arguments).await);
+            within
+        });
+        self.open.insert(call, begun);
+    }
+
+    /// All that the servers offer, as far as one host may.
+    fn declaration(&self) -> Declaration {
+        let offered = self.servers.iter().flat_map(|server| server.offers());
+        let mut tools: Vec<_> = offered.map(|offered| offered.offer).collect();
+        if tools.len() > HOST_TOOLS_MAX {
+            let (count, limit) = (tools.len(), HOST_TOOLS_MAX);
+            tracing::warn!(count, limit, "the mcp servers have more tools than can be offered");
+            tools.truncate(HOST_TOOLS_MAX);
+        }
+        Declaration { tools }
+    }
+}
+
+async fn answer(server: &Server, name: &str, arguments: &[u8]) -> Result<Bytes, ToolError> {
+    let arguments: JsonObject = serde_json::from_slice(arguments).map_err(|fault| ToolError {
+        message: format!("the arguments are no JSON object: {fault}"),
+        code: Some(ErrorCode::BadRequest),
+        kind: None,
+    })?;
+    let value = server.call(name, arguments).await?;
+    Ok(serde_json::to_vec(&value).expect("a JSON value always serialises").into())
+}

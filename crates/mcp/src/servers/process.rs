@@ -1,0 +1,124 @@
+//! A server as a process: started below a holder of ours (`windlass hold-server`), which ends it and all that
+//! it started when its standard input is closed, by us or by the end of this process. Owns its pipes and what
+//! it says on standard error; never waits for its exit status, since the node reaps its children.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::net::unix::pipe;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::config::Program;
+use super::words::{Words, listen};
+
+/// The subcommand of our program that holds a server.
+pub const HOLD: &str = "hold-server";
+
+/// Variables of the node's own environment that a server gets: who and where its user is. What else
+/// it needs, its entry names.
+const ENVIRONMENT: &[&str] = &[
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LOGNAME",
+    "PATH",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
+];
+
+/// How long the holder may take to end everything, its own two graces with room; then it is killed.
+const END_WAIT: Duration = Duration::from_secs(6);
+
+/// Why a server's process cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("its directory {0} is not there")]
+    NoDirectory(PathBuf),
+    #[error("its holder cannot be started: {0}")]
+    Holder(#[source] io::Error),
+}
+
+/// A running server.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// The holder's first process, which guards it.
+    holder: Option<OwnedFd>,
+    words: Arc<Mutex<Words>>,
+    /// Reads its standard error, which ends when nobody is left who could write to it: the holder
+    /// goes last.
+    listening: JoinHandle<()>,
+}
+
+/// The way to a server and from it.
+pub(crate) type Pipes = (pipe::Receiver, pipe::Sender);
+
+impl Process {
+    /// Starts `program` below a holder; `ours` is our own program.
+    pub fn start(ours: &Path, name: &str, program: &Program) -> Result<(Self, Pipes), StartError> {
+        let directory = program.cwd.clone().or_else(std::env::home_dir);
+        let directory = directory.unwrap_or_else(|| PathBuf::from("/"));
+        if !directory.is_dir() {
+            return Err(StartError::NoDirectory(directory));
+        }
+        let kept = |name: &&str| std::env::var_os(name).map(|value| (OsString::from(*name), value));
+        let mut command = Command::new(ours);
+        command
+            .arg(HOLD)
+            .arg(&program.command)
+            .args(&program.args)
+            .env_clear()
+            .envs(ENVIRONMENT.iter().filter_map(kept))
+            .envs(&program.env)
+            .current_dir(directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(StartError::Holder)?;
+        // Reaped by the node, and not before this function returns to its one thread.
+        let holder = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .inspect_err(|error| tracing::warn!(server = name, %error, "a server has no handle"));
+        let missing = || StartError::Holder(io::Error::other("a pipe is missing"));
+        let stdin = child.stdin.take().ok_or_else(missing)?;
+        let stdout = child.stdout.take().ok_or_else(missing)?;
+        let stderr = child.stderr.take().ok_or_else(missing)?;
+        let to = pipe::Sender::from_owned_fd(stdin.into()).map_err(StartError::Holder)?;
+        let from = pipe::Receiver::from_owned_fd(stdout.into()).map_err(StartError::Holder)?;
+        let said = pipe::Receiver::from_owned_fd(stderr.into()).map_err(StartError::Holder)?;
+        let words = Arc::new(Mutex::new(Words::default()));
+        let listening = tokio::spawn(listen(said, name.to_owned(), words.clone()));
+        Ok((Self { holder: holder.ok(), words, listening }, (from, to)))
+    }
+
+    /// The server's own process, once its holder has told it.
+    pub fn pid(&self) -> Option<u32> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner).pid
+    }
+
+    /// Waits until nothing of it is left, after its pipes were dropped; what it said at the end.
+    pub async fn ended(mut self) -> Option<String> {
+        if timeout(END_WAIT, &mut self.listening).await.is_err() {
+            // Its guard being gone, the holder kills what is left at once.
+            if let Some(guard) = &self.holder {
+                let _ = pidfd_send_signal(guard, Signal::KILL);
+            }
+            self.listening.abort();
+        }
+        self.words.lock().unwrap_or_else(PoisonError::into_inner).last()
+    }
+}

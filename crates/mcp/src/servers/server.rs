@@ -1,0 +1,312 @@
+//! One server's life: started, asked for its tools, called, and started again when it ends. One task
+//! owns it ([`Server::live`]); calls come from anywhere and fail at once while it does not run.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rmcp::RoleClient;
+use rmcp::model::{CallToolRequestParams, CallToolResponse, JsonObject};
+use rmcp::service::{Peer, ServiceError};
+use serde_json::Value;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::timeout;
+use windlass_protocol::ErrorCode;
+use windlass_protocol::api::{self, ServerState};
+use windlass_protocol::host::ToolError;
+
+use super::config::{Entry, Way};
+use super::connection::{Begun, Connection, Lifecycle};
+use super::pause::Pauses;
+use super::process::Process;
+use super::result;
+use super::tools::Offered;
+
+/// Calls that one server has at once; more wait for one of them to end.
+const CALLS_MAX: usize = 64;
+
+/// Calls that wait for one server. One more is refused as `overloaded`.
+const CALLS_WAITING_MAX: usize = 4096;
+
+/// One configured server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub entry: Entry,
+    /// Our own program, which holds its process.
+    ours: PathBuf,
+    status: Mutex<Status>,
+    /// Room for calls, and for those that wait.
+    at_once: Semaphore,
+    at_all: Semaphore,
+    calls: AtomicU64,
+    /// Told when what it offers changes.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Status {
+    phase: Phase,
+    /// Why it did not run the last time.
+    reason: Option<String>,
+    restarts: u64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Starting,
+    Running(Arc<Running>),
+    Waiting { until: Instant },
+    Failed,
+}
+
+/// A server that can be called.
+#[derive(Debug)]
+struct Running {
+    peer: Peer<RoleClient>,
+    tools: Vec<Offered>,
+    pid: Option<u32>,
+    /// Told when a call finds that it cannot be reached any more.
+    broken: Arc<Notify>,
+}
+
+impl Server {
+    pub fn new(entry: Entry, ours: PathBuf, changed: watch::Sender<u64>) -> Self {
+        let (phase, reason) = match &entry.way {
+            Ok(_) => (Phase::Starting, None),
+            Err(why) => (Phase::Failed, Some(why.clone())),
+        };
+        Self {
+            entry,
+            ours,
+            status: Mutex::new(Status { phase, reason, restarts: 0 }),
+            at_once: Semaphore::new(CALLS_MAX),
+            at_all: Semaphore::new(CALLS_MAX + CALLS_WAITING_MAX),
+            calls: AtomicU64::new(0),
+            changed,
+        }
+    }
+
+    /// Keeps the server running until `stopped`, and returns when nothing of it is left.
+    pub async fn live(&self, stopped: impl Future<Output = ()>) {
+        let Ok(way) = &self.entry.way else { return };
+        let mut stopped = pin!(stopped);
+        let mut pauses = Pauses::default();
+        let mut lifecycle = Lifecycle::Initialize;
+        loop {
+            let began = Instant::now();
+            let life = self.one_life(way, &mut lifecycle, stopped.as_mut()).await;
+            let End::Over(why) = life else { return };
+            let pause = pauses.after(began.elapsed());
+            tracing::warn!(server = self.entry.name, why, ?pause, "an mcp server does not run");
+            self.set(Phase::Waiting { until: Instant::now() + pause }, Some(why));
+            tokio::select! {
+                () = stopped.as_mut() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            self.lock().restarts += 1;
+            self.set(Phase::Starting, None);
+        }
+    }
+
+    /// From one start to the end of it.
+    async fn one_life(
+        &self,
+        way: &Way,
+        lifecycle: &mut Lifecycle,
+        stopped: impl Future<Output = ()>,
+    ) -> End {
+        let (process, begun) = match way {
+            Way::Process(program) => match Process::start(&self.ours, &self.entry.name, program) {
+                Ok((process, pipes)) => (Some(process), Begun::over_pipes(pipes, *lifecycle)),
+                Err(error) => return End::Over(error.to_string()),
+            },
+            Way::Http { uri, headers } => {
+                (None, Begun::over_http(uri, headers.clone(), *lifecycle))
+            }
+        };
+        let end = {
+            let working = pin!(self.work(begun, process.as_ref(), lifecycle));
+            tokio::select! {
+                why = working => End::Over(why),
+                () = stopped => End::Stopped,
+            }
+        };
+        // Its pipes are closed now. Whoever looks sees that it offers nothing while it ends.
+        self.set(Phase::Starting, None);
+        let last_words = match process {
+            Some(process) => process.ended().await,
+            None => None,
+        };
+        match (end, last_words) {
+            (End::Over(why), Some(last)) => End::Over(format!("{why} ({last})")),
+            (end, _) => end,
+        }
+    }
+
+    /// Begins, lists, and waits; why that is over.
+    async fn work(
+        &self,
+        begun: Begun,
+        process: Option<&Process>,
+        lifecycle: &mut Lifecycle,
+    ) -> String {
+        let wait = self.entry.start_wait;
+        let started = timeout(wait, async {
+            let connection = begun.connect().await?;
+            let tools = self.list(&connection).await?;
+            Ok::<_, super::connection::BeginError>((connection, tools))
+        });
+        let (connection, tools) = match started.await {
+            Ok(Ok(started)) => started,
+            Ok(Err(error)) => {
+                *lifecycle = error.next(*lifecycle);
+                return error.to_string();
+            }
+            Err(_) => return format!("it did not begin within {} ms", wait.as_millis()),
+        };
+        let Connection { peer, heard, over } = connection;
+        let broken = Arc::new(Notify::new());
+        let pid = process.and_then(Process::pid);
+        let count = tools.len();
+        tracing::info!(server = self.entry.name, pid, tools = count, "an mcp server runs");
+        let running = |peer: &Peer<RoleClient>, tools| {
+            let (peer, broken) = (peer.clone(), broken.clone());
+            Phase::Running(Arc::new(Running { peer, tools, pid, broken }))
+        };
+        self.set(running(&peer, tools), None);
+        let mut over = pin!(over);
+        loop {
+            tokio::select! {
+                () = over.as_mut() => return "it has ended".to_owned(),
+                () = broken.notified() => return "it cannot be reached any more".to_owned(),
+                () = heard.changed() => {}
+            }
+            match timeout(wait, self.list_from(&peer)).await {
+                Ok(Ok(tools)) => self.set(running(&peer, tools), None),
+                Ok(Err(error)) => return format!("it does not list its tools: {error}"),
+                Err(_) => return "it does not list its tools".to_owned(),
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        connection: &Connection<impl Future<Output = ()>>,
+    ) -> Result<Vec<Offered>, super::connection::BeginError> {
+        Ok(self.list_from(&connection.peer).await?)
+    }
+
+    async fn list_from(&self, peer: &Peer<RoleClient>) -> Result<Vec<Offered>, ServiceError> {
+        super::tools::list(peer, &self.entry).await
+    }
+
+    /// Calls a tool by the name that code has for it. Dropped, it tells the server to cancel it.
+    pub async fn call(&self, tool: &str, arguments: JsonObject) -> Result<Value, ToolError> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let name = &self.entry.name;
+        let full = |_| error(ErrorCode::Overloaded, format!("too many calls wait for {name}"));
+        let _place = self.at_all.try_acquire().map_err(full)?;
+        let _turn = self.at_once.acquire().await.expect("it is never closed");
+        let gone = || error(ErrorCode::ToolHostGone, format!("the MCP server {name} does not run"));
+        let Some(running) = self.running() else { return Err(gone()) };
+        let offered = running.tools.iter().find(|offered| offered.offer.name == tool);
+        let Some(offered) = offered else {
+            let message = format!("the MCP server {name} has no such tool any more");
+            return Err(error(ErrorCode::ToolNotFound, message));
+        };
+        let request =
+            CallToolRequestParams::new(offered.original.clone()).with_arguments(arguments);
+        match running.peer.call_tool_once(request).await {
+            Ok(CallToolResponse::Complete(done)) => result::of(done),
+            Ok(_) => Err(ToolError {
+                message: format!("the tool of {name} asks for more, which code cannot give"),
+                code: None,
+                kind: None,
+            }),
+            Err(fault) => Err(self.failed(fault, &running)),
+        }
+    }
+
+    fn failed(&self, fault: ServiceError, running: &Running) -> ToolError {
+        let name = &self.entry.name;
+        match fault {
+            ServiceError::McpError(fault) => {
+                ToolError { message: fault.message.into_owned(), code: None, kind: None }
+            }
+            ServiceError::TransportSend(_) | ServiceError::TransportClosed => {
+                running.broken.notify_one();
+                let message = format!("the MCP server {name} ended before it answered");
+                error(ErrorCode::ToolHostGone, message)
+            }
+            fault => ToolError { message: format!("{name}: {fault}"), code: None, kind: None },
+        }
+    }
+
+    /// What it offers now.
+    pub fn offers(&self) -> Vec<Offered> {
+        self.running().map(|running| running.tools.clone()).unwrap_or_default()
+    }
+
+    pub fn look(&self) -> api::Server {
+        let status = self.lock();
+        let (state, running, until) = match &status.phase {
+            Phase::Starting => (ServerState::Starting, None, None),
+            Phase::Running(running) => (ServerState::Running, Some(running), None),
+            Phase::Waiting { until } => (ServerState::Waiting, None, Some(*until)),
+            Phase::Failed => (ServerState::Failed, None, None),
+        };
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        api::Server {
+            name: self.entry.name.clone(),
+            group: self.entry.group.clone(),
+            sessions: self.entry.sessions,
+            state,
+            reason: status.reason.clone(),
+            restart_in_ms: left.map(millis),
+            pid: running.and_then(|running| running.pid),
+            tools: running.map_or(0, |running| running.tools.len()),
+            calls: self.calls.load(Ordering::Relaxed),
+            open_calls: CALLS_MAX + CALLS_WAITING_MAX - self.at_all.available_permits(),
+            restarts: status.restarts,
+        }
+    }
+
+    fn running(&self) -> Option<Arc<Running>> {
+        match &self.lock().phase {
+            Phase::Running(running) => Some(running.clone()),
+            _ => None,
+        }
+    }
+
+    /// A reason stays until there is another one.
+    fn set(&self, phase: Phase, reason: Option<String>) {
+        let mut status = self.lock();
+        status.phase = phase;
+        status.reason = reason.or(status.reason.take());
+        drop(status);
+        self.changed.send_modify(|generation| *generation += 1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How one life ended.
+#[derive(Debug)]
+enum End {
+    /// For this reason.
+    Over(String),
+    Stopped,
+}
+
+fn error(code: ErrorCode, message: String) -> ToolError {
+    ToolError { message, code: Some(code), kind: None }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

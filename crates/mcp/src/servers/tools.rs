@@ -1,0 +1,77 @@
+//! A server's tools as they are offered to code: asked for page by page, within limits, and each
+//! under a name that code can write.
+
+use rmcp::RoleClient;
+use rmcp::model::{PaginatedRequestParams, Tool};
+use rmcp::service::{Peer, ServiceError};
+use serde_json::Value;
+use windlass_protocol::host::ToolOffer;
+use windlass_protocol::limits::{HOST_TOOLS_MAX, TOOL_SCHEMA_BYTES_MAX};
+
+use super::config::Entry;
+use super::names;
+
+/// Pages that are asked for; what is on later ones is not offered.
+const PAGES_MAX: usize = 64;
+
+/// Bytes of a description; what is longer is cut.
+const DESCRIPTION_BYTES_MAX: usize = 16 * 1024;
+
+/// One tool: as code has it, and as its server does.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Offered {
+    pub offer: ToolOffer,
+    pub original: String,
+}
+
+/// All tools of a server.
+pub(crate) async fn list(
+    peer: &Peer<RoleClient>,
+    entry: &Entry,
+) -> Result<Vec<Offered>, ServiceError> {
+    let mut tools = Vec::new();
+    let mut cursor = None;
+    for _ in 0..PAGES_MAX {
+        let asked = PaginatedRequestParams::default().with_cursor(cursor.take());
+        let page = peer.list_tools(Some(asked)).await?;
+        tools.extend(page.tools);
+        cursor = page.next_cursor;
+        if cursor.is_none() || tools.len() > HOST_TOOLS_MAX {
+            break;
+        }
+    }
+    if cursor.is_some() || tools.len() > HOST_TOOLS_MAX {
+        let (server, limit) = (&entry.name, HOST_TOOLS_MAX);
+        tracing::warn!(server, limit, "an mcp server has more tools than are offered");
+        tools.truncate(HOST_TOOLS_MAX);
+    }
+    Ok(offered(entry, tools))
+}
+
+fn offered(entry: &Entry, tools: Vec<Tool>) -> Vec<Offered> {
+    let identifiers = names::tools(tools.iter().map(|tool| &*tool.name));
+    tools.into_iter().zip(identifiers).map(|(tool, name)| offer(entry, tool, &name)).collect()
+}
+
+fn offer(entry: &Entry, tool: Tool, name: &str) -> Offered {
+    let name = format!("{}.{name}", entry.group);
+    let schema = Value::Object((*tool.input_schema).clone());
+    let bytes = serde_json::to_vec(&schema).map_or(usize::MAX, |text| text.len());
+    let fits = bytes <= TOOL_SCHEMA_BYTES_MAX;
+    if !fits {
+        tracing::warn!(tool = name, bytes, "a tool's schema is too large to be offered with it");
+    }
+    let description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
+    let end = (0..=description.len().min(DESCRIPTION_BYTES_MAX))
+        .rev()
+        .find(|end| description.is_char_boundary(*end));
+    Offered {
+        offer: ToolOffer {
+            name,
+            description: description[..end.unwrap_or(0)].to_owned(),
+            input_schema: fits.then_some(schema),
+            deadline_ms: None,
+        },
+        original: tool.name.into_owned(),
+    }
+}

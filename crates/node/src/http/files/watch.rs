@@ -1,0 +1,130 @@
+//! What happens in a workspace as a stream (SSE), until its client or the session goes.
+
+use std::convert::Infallible;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::net::unix::pipe;
+use tokio::sync::{OwnedSemaphorePermit, watch as channel};
+use windlass_protocol::Seq;
+use windlass_protocol::api::{ApiError, FileEvent, WatchQuery};
+
+use super::super::App;
+use super::super::reply::Answer;
+use super::super::sessions::live;
+use super::{on_pool, place};
+use crate::failure::Failure;
+use crate::files::{FileError, FilePath, Heard, Watch, Workspace};
+
+/// How often a quiet stream says that it is there. A client that is gone is found out by it.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Bytes of the kernel's events taken at once.
+const BATCH_BYTES: usize = 64 * 1024;
+
+/// Follow what happens in a directory of the workspace and those below it, as a stream (SSE) with a
+/// `FileEvent` as the data of each event.
+#[utoipa::path(get, path = "/v1/sessions/{session}/files/watch",
+    params(("session" = String, Path), WatchQuery),
+    responses((status = 200, body = FileEvent, content_type = "text/event-stream"),
+        (status = "default", body = ApiError)))]
+pub(crate) async fn watch(app: App, session: String, query: WatchQuery) -> Answer<Response> {
+    let handle = live(&app, session)?;
+    let permit = app.files.watches.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| Failure::from(FileError::TooManyWatches))?;
+    let place = place(&app, handle.info());
+    let files = app.clone();
+    let (watch, first) = on_pool(move || {
+        let path = FilePath::directory(&query.path)?;
+        Watch::begin(Workspace::open(&place, &files.files)?, path)
+    })
+    .await?;
+    let source = watch.source();
+    let following = Following {
+        app,
+        watch: Some(watch),
+        source,
+        seen: handle.seen,
+        first: Some(first),
+        _permit: permit,
+    };
+    let pieces = stream::unfold(following, |mut following| async {
+        let piece = following.next().await?;
+        Some((Ok::<_, Infallible>(piece), following))
+    });
+    let headers =
+        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, Body::from_stream(pieces)).into_response())
+}
+
+struct Following {
+    app: App,
+    /// Away while it is on the pool; gone when there is nothing more to watch.
+    watch: Option<Watch>,
+    source: Arc<pipe::Receiver>,
+    /// Goes when the session does.
+    seen: channel::Receiver<Seq>,
+    /// What is told before anything has happened.
+    first: Option<Vec<FileEvent>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Following {
+    /// The next piece of the stream; `None` at its end.
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            // Something, so that the client knows that it is watched from here on.
+            return Some([&b": watching\n\n"[..], &sse(&first)[..]].concat().into());
+        }
+        while self.watch.is_some() {
+            let (source, seen) = (&self.source, &mut self.seen);
+            let waiting = async {
+                tokio::select! {
+                    ready = source.readable() => ready.ok(),
+                    _ = seen.wait_for(|_| false) => None,
+                }
+            };
+            match self.app.patience.within(KEEP_ALIVE, waiting).await {
+                Some(Some(())) => {}
+                Some(None) => return None,
+                None => return Some(Bytes::from_static(b": alive\n\n")),
+            }
+            let mut batch = vec![0; BATCH_BYTES];
+            match self.source.try_read(&mut batch) {
+                Ok(read) => batch.truncate(read),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(_) => return None,
+            }
+            let mut watch = self.watch.take()?;
+            let hearing = tokio::task::spawn_blocking(move || (watch.hear(&batch), watch));
+            let (heard, watch) = hearing.await.ok()?;
+            let events = match heard {
+                Heard::Events(events) => {
+                    self.watch = Some(watch);
+                    events
+                }
+                Heard::Gone(events) => events,
+            };
+            if !events.is_empty() {
+                return Some(sse(&events));
+            }
+        }
+        None
+    }
+}
+
+fn sse(events: &[FileEvent]) -> Bytes {
+    let mut piece = Vec::with_capacity(events.len() * 64);
+    for event in events {
+        piece.extend_from_slice(b"data: ");
+        serde_json::to_writer(&mut piece, event).expect("events always serialise");
+        piece.extend_from_slice(b"\n\n");
+    }
+    piece.into()
+}

@@ -1,0 +1,26 @@
+//! Which tools the code of a session may call.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use windlass_protocol::api::{ApiError, SessionTools, SessionToolsQuery};
+
+use super::App;
+use super::body::Asked;
+use super::reply::Answer;
+use super::sessions::live;
+use crate::tools::{Caller, own};
+
+/// What a live session's code may call, whoever offers it.
+#[utoipa::path(get, path = "/v1/sessions/{session}/tools",
+    params(("session" = String, Path), SessionToolsQuery),
+    responses((status = 200, body = SessionTools), (status = "default", body = ApiError)))]
+pub(super) async fn list(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    Asked(query): Asked<SessionToolsQuery>,
+) -> Answer<Json<SessionTools>> {
+    let info = live(&app, session)?.info();
+    let rules = info.policy.map_or_else(Vec::new, |policy| policy.tools);
+    let caller = Caller { session: info.id, owner: info.owner, rules };
+    Ok(Json(own::show(&app.tools, &caller, query.words.as_deref())))
+}

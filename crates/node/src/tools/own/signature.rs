@@ -1,0 +1,165 @@
+//! A tool's arguments as a line of Python, made of their JSON schema: what a model reads at a
+//! glance. It leaves out what it does not understand.
+
+use serde_json::{Map, Value};
+use windlass_protocol::host::ToolOffer;
+
+/// Characters of a signature; a longer one is cut.
+const CHARS_MAX: usize = 400;
+
+/// Characters of one default; of a longer one only that there is one is said.
+const DEFAULT_CHARS_MAX: usize = 40;
+
+/// Choices that are written out; of more, only their type is.
+const CHOICES_MAX: usize = 8;
+
+/// How deep lists of lists are written out.
+const DEPTH_MAX: usize = 3;
+
+pub(super) fn of(offer: &ToolOffer) -> String {
+    let nothing = Map::new();
+    let schema = offer.input_schema.as_ref();
+    let properties = schema.and_then(|schema| schema["properties"].as_object()).unwrap_or(&nothing);
+    let required = schema.and_then(|schema| schema["required"].as_array());
+    let is_required =
+        |name: &str| required.is_some_and(|names| names.iter().any(|other| other == name));
+    let (must, may): (Vec<_>, Vec<_>) =
+        properties.iter().partition(|(name, _)| is_required(name.as_str()));
+    let must = must.into_iter().map(|(name, schema)| argument(name, schema));
+    let may = may.into_iter().map(|(name, schema)| {
+        let default = schema.get("default").map_or_else(|| "None".to_owned(), literal);
+        format!("{} = {default}", argument(name, schema))
+    });
+    let arguments: Vec<String> = must.chain(may).collect();
+    let whole = format!("{}({})", offer.name, arguments.join(", "));
+    if whole.chars().count() <= CHARS_MAX {
+        return whole;
+    }
+    let start: String = whole.chars().take(CHARS_MAX).collect();
+    format!("{start}...")
+}
+
+fn argument(name: &str, schema: &Value) -> String {
+    match kind(schema, DEPTH_MAX) {
+        Some(kind) => format!("{name}: {kind}"),
+        None => name.to_owned(),
+    }
+}
+
+/// The type, where the schema says one that Python has a word for.
+fn kind(schema: &Value, depth: usize) -> Option<String> {
+    if let Some(choices) = schema["enum"].as_array()
+        && choices.len() <= CHOICES_MAX
+    {
+        let choices: Vec<String> = choices.iter().map(literal).collect();
+        return Some(format!("Literal[{}]", choices.join(", ")));
+    }
+    if let Some(either) = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array()) {
+        let depth = depth.checked_sub(1)?;
+        return joined(either.iter().map(|one| kind(one, depth)));
+    }
+    match &schema["type"] {
+        Value::String(name) => word(name, schema, depth),
+        Value::Array(names) => joined(names.iter().map(|name| word(name.as_str()?, schema, depth))),
+        _ => None,
+    }
+}
+
+fn joined(kinds: impl Iterator<Item = Option<String>>) -> Option<String> {
+    let kinds: Option<Vec<String>> = kinds.collect();
+    kinds.filter(|kinds| !kinds.is_empty()).map(|kinds| kinds.join(" | "))
+}
+
+fn word(name: &str, schema: &Value, depth: usize) -> Option<String> {
+    let word = match name {
+        "string" => "str",
+        "integer" => "int",
+        "number" => "float",
+        "boolean" => "bool",
+        "object" => "dict",
+        "null" => "None",
+        "array" => {
+            let items = depth.checked_sub(1).and_then(|depth| kind(&schema["items"], depth));
+            return Some(items.map_or_else(|| "list".to_owned(), |items| format!("list[{items}]")));
+        }
+        _ => return None,
+    };
+    Some(word.to_owned())
+}
+
+/// A JSON value as Python writes it.
+fn literal(value: &Value) -> String {
+    let text = match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Number(_) | Value::String(_) => value.to_string(),
+        Value::Array(items) if items.is_empty() => "[]".to_owned(),
+        Value::Object(fields) if fields.is_empty() => "{}".to_owned(),
+        Value::Array(_) | Value::Object(_) => "...".to_owned(),
+    };
+    if text.chars().count() > DEFAULT_CHARS_MAX { "...".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn signature(schema: Option<Value>) -> String {
+        of(&ToolOffer {
+            name: "t".to_owned(),
+            description: String::new(),
+            input_schema: schema,
+            deadline_ms: None,
+        })
+    }
+
+    fn with(properties: Value) -> String {
+        signature(Some(json!({"properties": properties, "required": ["must"]})))
+    }
+
+    #[test]
+    fn a_schema_reads_as_python() {
+        for (properties, expected) in [
+            (
+                json!({"limit": {"type": "integer", "default": 10}, "must": {"type": "string"}}),
+                "t(must: str, limit: int = 10)",
+            ),
+            (json!({"a": {"type": ["string", "null"]}}), "t(a: str | None = None)"),
+            (
+                json!({"a": {"anyOf": [{"type": "number"}, {"type": "boolean", "default": 1}]}}),
+                "t(a: float | bool = None)",
+            ),
+            (
+                json!({"must": {"type": "array", "items": {"type": "array", "items": {"type": "object"}}}}),
+                "t(must: list[list[dict]])",
+            ),
+            (
+                json!({"a": {"enum": ["x", 1, null], "default": "x"}}),
+                r#"t(a: Literal["x", 1, None] = "x")"#,
+            ),
+            (json!({"a": {"default": true}, "b": {"default": [1]}}), "t(a = True, b = ...)"),
+            (json!({"a": {"$ref": "#/x"}, "b": 3, "must": null}), "t(must, a = None, b = None)"),
+            (json!({}), "t()"),
+            (json!([]), "t()"),
+        ] {
+            assert_eq!(with(properties.clone()), expected, "{properties}");
+        }
+        assert_eq!(signature(None), "t()");
+        assert_eq!(signature(Some(json!({"required": 3}))), "t()");
+    }
+
+    #[test]
+    fn what_is_endless_is_cut() {
+        let many: Map<String, Value> =
+            (0..1000).map(|n| (format!("a{n}"), json!({"type": "string"}))).collect();
+        assert!(with(Value::Object(many)).len() < CHARS_MAX + 10);
+        let mut deep = json!({"type": "string"});
+        for _ in 0..100 {
+            deep = json!({"type": "array", "items": deep});
+        }
+        assert_eq!(with(json!({"must": deep})), "t(must: list[list[list[list]]])");
+    }
+}

@@ -1,0 +1,82 @@
+//! A host's place among the connections: it keeps it while it is attached, and gives it back.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use tokio::net::UnixStream;
+use windlass_client::protocol::Owner;
+use windlass_client::tools::{Scope, ToolHost};
+use windlass_testkit::raw_http::{RawHttp, request};
+use windlass_testkit::{PATIENCE, TestNode, processes, within};
+
+use crate::socket::Socket;
+use crate::{PROGRAM, start_session};
+
+/// Descriptors that the node may have more than it has.
+const ROOM: u64 = 24;
+
+fn leave_room(node: &TestNode) {
+    let pid = Pid::from_raw(node.pid().cast_signed());
+    let limit = prlimit(pid, Resource::Nofile, getrlimit(Resource::Nofile)).unwrap();
+    let open = processes::descriptors(node.pid()).unwrap() as u64;
+    let low = Rlimit { current: Some(open + ROOM), maximum: limit.maximum };
+    prlimit(pid, Resource::Nofile, low).unwrap();
+}
+
+#[tokio::test]
+async fn a_host_that_is_silent_stays_where_idle_connections_leave() {
+    let (node, _client, _session) = start_session().await;
+    let socket = node.dirs().socket();
+    let mut host = Socket::attach(&socket, "?owner=me").await;
+    host.hear().await;
+    leave_room(&node);
+    let mut idle = Vec::new();
+    for _ in 0..4 * ROOM {
+        idle.push(UnixStream::connect(&socket).await.unwrap());
+    }
+    let mut last = RawHttp::connect(&socket).await.unwrap();
+    last.write(&request("GET", "/v1/health", b"")).await.unwrap();
+    assert_eq!(within(PATIENCE, last.answer()).await.unwrap().0, 200);
+    assert!(host.is_alive().await);
+}
+
+#[tokio::test]
+async fn where_hosts_have_all_places_the_next_client_waits_until_one_goes() {
+    let (node, _client, _session) = start_session().await;
+    let socket = node.dirs().socket();
+    leave_room(&node);
+    let mut hosts = Vec::new();
+    let full = loop {
+        let asking = Socket::ask(&socket, "?owner=me", "upgrade");
+        // Nobody answers the one that there is no room for: only a time can say so.
+        match tokio::time::timeout(Duration::from_secs(2), asking).await {
+            Ok((101, host)) => hosts.push(host),
+            Ok((status, _)) => panic!("{status}"),
+            Err(_) => break hosts.len(),
+        }
+        // Idle connections of others have left for some of them.
+        assert!(hosts.len() as u64 <= 2 * ROOM, "hosts take no places");
+    };
+    assert!(full > 10, "only {full} hosts fit");
+    for host in &mut hosts {
+        assert!(host.is_alive().await);
+    }
+    hosts.clear();
+    let mut next = RawHttp::connect(&socket).await.unwrap();
+    next.write(&request("GET", "/v1/health", b"")).await.unwrap();
+    assert_eq!(within(PATIENCE, next.answer()).await.unwrap().0, 200);
+}
+
+#[tokio::test]
+async fn a_node_that_goes_when_unused_stays_while_a_host_is_attached() {
+    let mut node = TestNode::builder(PROGRAM).arg("--idle-exit").arg("1s").start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let scope = Scope::Owner(Owner::parse("me").unwrap());
+    let host = ToolHost::attach(&client, &scope).await.unwrap();
+    let pid = node.pid();
+    let gone = |wait| tokio::task::spawn_blocking(move || processes::wait_gone(pid, wait));
+    assert!(!gone(Duration::from_secs(3)).await.unwrap(), "it went under its host");
+    drop(host);
+    assert!(gone(PATIENCE).await.unwrap(), "it stays for nobody");
+    node.kill9();
+}

@@ -1,0 +1,98 @@
+"""Windlass: persistent, confined sessions of code for agents.
+
+    with Windlass() as w, w.session() as s:
+        print(s.run("1 + 1").result)
+"""
+
+from . import _api as api
+from ._async_client import (
+    AsyncEventStream,
+    AsyncSession,
+    AsyncTurn,
+    AsyncWindlass,
+)
+from ._client import EventStream, OnInput, Session, Turn, Windlass
+from ._context import ToolCall, current_call
+from ._errors import (
+    BadRequest,
+    ConnectionLost,
+    FileConflict,
+    FileMissing,
+    InputNeeded,
+    NodeUnreachable,
+    NotEnforceable,
+    Overloaded,
+    PathRefused,
+    SessionEnded,
+    SessionExists,
+    SessionNotFound,
+    StartFailed,
+    Timeout,
+    TurnFailed,
+    TurnNotFound,
+    TurnNotRunning,
+    Unauthorized,
+    VersionMismatch,
+    WindlassError,
+    WouldDeadlock,
+)
+from ._file_calls import Delete, FileBytes, FileChange, FileEntry, FileInfo, FileList, Write
+from ._host import ToolHost
+from ._results import DisplayResult, OutputRange, TurnError, TurnResult
+from ._schema import ArgumentError
+from ._tool import Tool, tool
+from . import _events as events
+
+__all__ = [
+    "ArgumentError",
+    "AsyncEventStream",
+    "AsyncSession",
+    "AsyncTurn",
+    "AsyncWindlass",
+    "BadRequest",
+    "ConnectionLost",
+    "Delete",
+    "DisplayResult",
+    "EventStream",
+    "FileBytes",
+    "FileChange",
+    "FileConflict",
+    "FileEntry",
+    "FileInfo",
+    "FileList",
+    "FileMissing",
+    "InputNeeded",
+    "NodeUnreachable",
+    "NotEnforceable",
+    "OnInput",
+    "OutputRange",
+    "Overloaded",
+    "PathRefused",
+    "Session",
+    "SessionEnded",
+    "SessionExists",
+    "SessionNotFound",
+    "StartFailed",
+    "Timeout",
+    "Tool",
+    "ToolCall",
+    "ToolHost",
+    "Turn",
+    "TurnError",
+    "TurnFailed",
+    "TurnNotFound",
+    "TurnNotRunning",
+    "TurnResult",
+    "Unauthorized",
+    "VersionMismatch",
+    "Windlass",
+    "WindlassError",
+    "WouldDeadlock",
+    "Write",
+    "api",
+    "current_call",
+    "events",
+    "tool",
+]
+
+__version__ = "0.1.0"

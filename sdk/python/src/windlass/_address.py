@@ -1,0 +1,89 @@
+"""Where a node is: at its unix socket, or behind its TCP door. Owns what each request must carry there,
+and whether a node may be started."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Optional
+from urllib.parse import urlsplit
+
+from ._calls import Again, Failure
+from ._dirs import Dirs, parse_token, read_token
+from ._errors import BadRequest, WindlassError, failed
+from ._start import ensure_node, find_program
+
+#: How long a node behind a TCP door may take to accept a connection, in seconds.
+CONNECT_WAIT = 10.0
+
+
+@dataclass(frozen=True)
+class Address:
+    """One node. Exactly one of `dirs` and `host` is given."""
+
+    dirs: Optional[Dirs] = None
+    host: str = ""
+    port: int = 0
+    token: str = field(default="", repr=False)
+    #: What starts a node that is absent; None where none may be started.
+    program: Optional[str] = None
+    may_start: bool = False
+
+    @property
+    def socket(self) -> Optional[str]:
+        """The path of the node's unix socket."""
+        return str(self.dirs.socket) if self.dirs else None
+
+    @property
+    def introduction(self) -> tuple[tuple[str, str], ...]:
+        if self.dirs:
+            return (("host", "windlass"),)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (("host", f"{host}:{self.port}"), ("authorization", f"Bearer {self.token}"))
+
+    def __str__(self) -> str:
+        return self.socket or f"{self.host}:{self.port}"
+
+    def reach(self, cause: OSError) -> None:
+        """Starts the node that a connection was refused by, where that is allowed; blocks."""
+        absent = isinstance(cause, (FileNotFoundError, ConnectionRefusedError))
+        if not absent or not self.may_start or self.dirs is None:
+            raise self.unreachable(cause)
+        try:
+            ensure_node(self.dirs, self.program)
+        except WindlassError as error:
+            raise Failure(error, Again.NEVER) from None
+
+    def unreachable(self, cause: OSError) -> Failure:
+        message = f"no node answers at {self}: {cause.strerror or cause}"
+        error = failed("unreachable", message, "start a node with: windlass up")
+        return Failure(error, Again.SAFE)
+
+
+def find(url: Optional[str], token: Optional[str], start: bool) -> Address:
+    """The node that is named, or that the environment names, or this user's own."""
+    url = url or os.environ.get("WINDLASS_URL")
+    if not url:
+        return Address(Dirs.from_env(), program=find_program(), may_start=start)
+    token = token or os.environ.get("WINDLASS_TOKEN")
+    known = parse_token(token) if token else read_token(Dirs.from_env().token)
+    host, port = _authority(url)
+    return Address(host=host, port=port, token=known)
+
+
+def _authority(url: str) -> tuple[str, int]:
+    """Host and port of a plain URL. What it says is never repeated: it may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        plain = parts.scheme == "http" and parts.path in ("", "/") and not parts.query
+        if plain and parts.hostname and "@" not in parts.netloc:
+            return parts.hostname, parts.port or 80
+    except ValueError:
+        pass
+    raise BadRequest(
+        "bad_url",
+        "the node's address is not a plain URL such as http://127.0.0.1:8040",
+        "give what `windlass status` says on its machine",
+    )
+
+

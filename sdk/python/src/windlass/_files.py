@@ -1,0 +1,122 @@
+"""The files of a session's workspace, for the synchronous client."""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO, Iterator, Literal, Mapping, Optional
+
+from . import _file_calls as calls
+from ._calls import Failure
+from ._file_calls import Change, Content, FileBytes, FileChange, FileInfo, FileList
+from ._sse import Parser
+from ._transport import Stream, Transport
+
+
+class Files:
+    """A session's files. Paths are relative to the workspace."""
+
+    def __init__(self, transport: Transport, session: str) -> None:
+        self._transport = transport
+        self._session = session
+
+    def put(
+        self, path: str, data: Content, *, etag: Optional[str] = None, new: bool = False
+    ) -> FileInfo:
+        """Writes a file; its directories are made. With `etag` only over what has it, with `new` only
+        where nothing is: else `FileConflict`, and nothing is written."""
+        return self._transport.perform(calls.put(self._session, path, data, etag, new))
+
+    def get(
+        self, path: str, *, start: Optional[int] = None, stop: Optional[int] = None
+    ) -> FileBytes:
+        """A file's bytes, or a range of them; they carry its `etag`."""
+        return self._transport.perform(calls.read(self._session, path, start, stop))
+
+    def get_into(self, path: str, file: BinaryIO) -> FileInfo:
+        """Copies a file of any size into an open one."""
+        stream = self._transport.stream(calls.reading(self._session, path, None, None))
+        length = 0
+        try:
+            for part in stream:
+                file.write(part)
+                length += len(part)
+        except Failure as failure:
+            raise failure.error from None
+        finally:
+            stream.close()
+        return FileInfo(path, length, calls.etag_of(stream.head))
+
+    def list(
+        self, path: str = "", *, recursive: bool = False, limit: Optional[int] = None
+    ) -> FileList:
+        """What a directory has, in order; at most `limit` of it."""
+        return self._transport.perform(calls.listing(self._session, path, recursive, limit))
+
+    def delete(self, path: str, *, etag: Optional[str] = None) -> None:
+        self._transport.perform(calls.delete(self._session, path, etag))
+
+    def write_back(
+        self,
+        changes: Mapping[str, Change],
+        *,
+        etags: Optional[Mapping[str, Optional[str]]] = None,
+    ) -> Any:
+        """Many changes at once, all or none: a path's new content, or None to remove it. `etags` names
+        what each path must be (None: that nothing is there)."""
+        return self._transport.perform(calls.write_back(self._session, changes, etags or {}))
+
+    def watch(self, path: str = "") -> Watch:
+        """Changes from now on, below a directory."""
+        return Watch(self._transport, self._session, path)
+
+
+class Watch:
+    """Changes as they happen. An iterator, and a context manager that ends it."""
+
+    def __init__(self, transport: Transport, session: str, path: str) -> None:
+        self._transport = transport
+        self._call = (session, path)
+        self._ready: list[FileChange] = []
+        self._parser = Parser()
+        # Open before this returns: what happens next is seen.
+        self._stream: Optional[Stream] = self._open()
+
+    def __iter__(self) -> Iterator[FileChange]:
+        return self
+
+    def __next__(self) -> FileChange:
+        while not self._ready:
+            if self._stream is None:
+                raise StopIteration
+            self._more(self._stream)
+        return self._ready.pop(0)
+
+    def _open(self) -> Stream:
+        self._parser = Parser()
+        return self._transport.stream(calls.watching(*self._call))
+
+    def _more(self, stream: Stream) -> None:
+        try:
+            data = stream.chunk()
+        except Failure:
+            stream.close()
+            if self._stream is None:
+                return  # Closed by another thread.
+            # A new node knows nothing of what happened in between.
+            self._stream = self._open()
+            self._ready.append(FileChange("overflow", self._call[1]))
+            return
+        if not data:
+            self.close()
+        self._ready.extend(calls.change_of(whole) for whole in self._parser.feed(data))
+
+    def close(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> Literal[False]:
+        self.close()
+        return False

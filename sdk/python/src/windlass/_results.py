@@ -1,0 +1,125 @@
+"""What a turn came to, and other answers, as plain objects: nothing here asks the node for more."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional
+
+from . import _api as api
+from ._errors import TurnFailed
+
+
+@dataclass(frozen=True)
+class TurnError:
+    """What went wrong in a turn."""
+
+    #: The exception's class, or a short name of what happened.
+    name: str
+    message: str
+    #: A stable code when Windlass ended the turn; None when the code itself raised.
+    code: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class DisplayResult:
+    """Rich output of a turn, whole."""
+
+    mime: str
+    data: bytes = field(repr=False)
+    id: Optional[str] = None
+    seq: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """A turn that has ended."""
+
+    session: str
+    id: str
+    number: int
+    outcome: api.Outcome
+    #: All that was printed and shown, in order; head and tail of it where it is long.
+    output: str
+    #: The value of the last expression as a REPL shows it; None if there was none.
+    result: Optional[str] = None
+    error: Optional[TurnError] = None
+    displays: tuple[DisplayResult, ...] = ()
+    #: Bytes of output in all, and how many of them are not in `output`.
+    output_bytes: int = 0
+    omitted_bytes: int = 0
+    #: What the turn cost, and what a loss cost.
+    usage: Optional[api.Usage] = field(default=None, repr=False)
+    receipt: Optional[api.Receipt] = None
+    #: The turn as the node said it.
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+    @property
+    def text(self) -> str:
+        """The same as `output`."""
+        return self.output
+
+    def raise_for_error(self) -> TurnResult:
+        """The same turn if it ended well; else raises `TurnFailed`."""
+        if not self.ok:
+            raise TurnFailed(self)
+        return self
+
+
+@dataclass(frozen=True)
+class OutputRange:
+    """A range of raw output."""
+
+    data: bytes = field(repr=False)
+    #: Where it begins, and where to read on.
+    start: int
+    next: int
+    #: Bytes of output in all, and bytes that were not kept.
+    total: int
+    dropped: int
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+
+def result_of(
+    turn: api.Turn, result: Optional[bytes], displays: tuple[DisplayResult, ...]
+) -> TurnResult:
+    """An ended turn, with what was read besides."""
+    said = turn.get("error")
+    error = TurnError(said["name"], said["message"], said.get("code")) if said else None
+    view = turn["output"]
+    shown = result.decode("utf-8", "replace") if result is not None else None
+    return TurnResult(
+        session=turn["session"],
+        id=turn["id"],
+        number=turn["number"],
+        outcome=turn.get("outcome") or "lost",
+        output=view["text"],
+        result=shown.removesuffix("\n") if shown is not None else None,
+        error=error,
+        displays=displays,
+        output_bytes=view["bytes"],
+        omitted_bytes=view.get("omitted_bytes", 0),
+        usage=turn.get("usage"),
+        receipt=turn.get("receipt"),
+        raw=turn,
+    )
+
+
+def input_of(text: str | bytes | None) -> api.TurnInput:
+    """An answer to a turn: a line of text, raw bytes as they are, or the end of input."""
+    if text is None:
+        return {"eof": True}
+    if isinstance(text, bytes):
+        return {"base64": base64.b64encode(text).decode()}
+    return {"text": text if text.endswith("\n") else text + "\n"}

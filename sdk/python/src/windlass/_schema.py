@@ -1,0 +1,372 @@
+"""JSON schemas of type hints, and values back from JSON: for each type what a caller may send and how it
+becomes what the function expects. Knows no function and no tool."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import datetime
+import enum
+import json
+import pathlib
+import sys
+import types
+import typing
+from typing import Any, Callable, Literal, Union
+
+Schema = dict[str, Any]
+
+#: Takes a JSON value and where it stands; gives what the function expects.
+Convert = Callable[[Any, str], Any]
+
+#: Types within each other that are followed.
+DEPTH_MAX = 64
+
+
+class ArgumentError(ValueError):
+    """An argument is not what the tool takes."""
+
+
+class SchemaError(TypeError):
+    """A type hint that JSON cannot say."""
+
+
+class Builder:
+    """Makes schemas and conversions; types that contain themselves are defined once and referred to."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        #: What names in hints mean, where they are still text.
+        self._names = names
+        self.definitions: dict[str, Schema] = {}
+        #: Types on the way, and those of them that were met again.
+        self._open: dict[Any, str] = {}
+        self._converts: dict[Any, Convert] = {}
+
+    def build(self, hint: Any) -> tuple[Schema, Convert]:
+        if isinstance(hint, (str, typing.ForwardRef)):
+            # Inside of `list["Name"]` the oldest Python that is served leaves it so.
+            text = hint if isinstance(hint, str) else hint.__forward_arg__
+            return self.build(eval(text, self._names))
+        if hint in (Any, object) or isinstance(hint, typing.TypeVar):
+            return {}, _as_is
+        if hint is None or hint is type(None):
+            return {"type": "null"}, _simple("null", type(None))
+        plain = _PLAIN.get(hint) if isinstance(hint, type) else None
+        if plain is not None:
+            return dict(plain[0]), plain[1]
+        supertype = getattr(hint, "__supertype__", None)
+        if supertype is not None:
+            return self.build(supertype)
+        origin = typing.get_origin(hint)
+        if origin is not None:
+            return self._generic(hint, origin, typing.get_args(hint))
+        if isinstance(hint, type):
+            return self._class(hint)
+        raise SchemaError(f"no JSON schema says {hint!r}; use JSON's types, a dataclass or an Enum")
+
+    def _generic(self, hint: Any, origin: Any, args: tuple[Any, ...]) -> tuple[Schema, Convert]:
+        if origin is typing.Annotated:
+            schema, convert = self.build(args[0])
+            said = [note for note in args[1:] if isinstance(note, str)]
+            return ({**schema, "description": said[0]} if said else schema), convert
+        if origin in (Union, types.UnionType):
+            return self._union(args)
+        if origin is Literal:
+            return {"enum": list(args)}, _one_of(args)
+        if origin in _FIELD_MARKS:
+            return self.build(args[0])
+        if origin is tuple and args and args[-1] is not Ellipsis:
+            return self._tuple(args)
+        if origin in _LISTS:
+            return self._list(args[0], _LISTS[origin])
+        if origin in _DICTS:
+            return self._dict(args)
+        raise SchemaError(f"no JSON schema says {hint!r}; use list, dict, Union or Literal")
+
+    def _class(self, hint: type) -> tuple[Schema, Convert]:
+        if hint in _LISTS:
+            return self._list(Any, _LISTS[hint])
+        if hint in _DICTS:
+            return self._dict((str, Any))
+        if issubclass(hint, enum.Enum):
+            return {"enum": [member.value for member in hint]}, _member(hint)
+        if hasattr(hint, "model_json_schema") and hasattr(hint, "model_validate"):
+            return _model(hint)
+        if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint):
+            return self._object(hint)
+        raise SchemaError(
+            f"no JSON schema says {hint.__qualname__}; use JSON's types, a dataclass or an Enum"
+        )
+
+    def _union(self, args: tuple[Any, ...]) -> tuple[Schema, Convert]:
+        built = [self.build(arg) for arg in args]
+
+        def convert(value: Any, where: str) -> Any:
+            faults = []
+            for (_, attempt), arg in zip(built, args):
+                # 1 is a float too, and True an int: a choice of exactly its type goes first.
+                if type(value) is arg:
+                    return attempt(value, where)
+            for _, attempt in built:
+                try:
+                    return attempt(value, where)
+                except ArgumentError as fault:
+                    faults.append(str(fault))
+            raise ArgumentError(_likeliest(faults, where))
+
+        return {"anyOf": [schema for schema, _ in built]}, convert
+
+    def _list(self, item: Any, make: Callable[[list[Any]], Any]) -> tuple[Schema, Convert]:
+        schema, convert_item = self.build(item)
+
+        def convert(value: Any, where: str) -> Any:
+            if not isinstance(value, list):
+                raise _wrong(where, "a list", value)
+            return make([convert_item(one, f"{where}[{at}]") for at, one in enumerate(value)])
+
+        return ({"type": "array", "items": schema} if schema else {"type": "array"}), convert
+
+    def _tuple(self, args: tuple[Any, ...]) -> tuple[Schema, Convert]:
+        built = [self.build(arg) for arg in args]
+
+        def convert(value: Any, where: str) -> Any:
+            if not isinstance(value, list) or len(value) != len(built):
+                raise _wrong(where, f"a list of {len(built)}", value)
+            parts = enumerate(zip(built, value))
+            return tuple(part(one, f"{where}[{at}]") for at, ((_, part), one) in parts)
+
+        items = {"prefixItems": [schema for schema, _ in built], "items": False}
+        return {"type": "array", **items, "minItems": len(built)}, convert
+
+    def _dict(self, args: tuple[Any, ...]) -> tuple[Schema, Convert]:
+        if args[0] not in (str, Any):
+            raise SchemaError(f"JSON's objects have text for keys, not {args[0]!r}")
+        schema, convert_value = self.build(args[1])
+
+        def convert(value: Any, where: str) -> Any:
+            if not isinstance(value, dict):
+                raise _wrong(where, "an object", value)
+            return {key: convert_value(one, f"{where}.{key}") for key, one in value.items()}
+
+        return {"type": "object", "additionalProperties": schema or True}, convert
+
+    def _object(self, hint: Any) -> tuple[Schema, Convert]:
+        name: str = hint.__name__
+        if hint in self._open:
+            # It contains itself.
+            self._open[hint] = name
+            self.definitions.setdefault(name, {})
+            return {"$ref": f"#/$defs/{name}"}, lambda v, w: self._converts[hint](v, w)
+        if len(self._open) > DEPTH_MAX:
+            raise SchemaError(f"{name} is nested too deep")
+        self._open[hint] = ""
+        outside = self._names
+        self._names = {**vars(sys.modules[hint.__module__]), name: hint}
+        try:
+            schema, convert = self._fields_of(hint)
+        finally:
+            self._names = outside
+        self._converts[hint] = convert
+        if self._open.pop(hint):
+            self.definitions[name] = schema
+            return {"$ref": f"#/$defs/{name}"}, convert
+        return schema, convert
+
+    def _fields_of(self, hint: Any) -> tuple[Schema, Convert]:
+        hints = typing.get_type_hints(hint, include_extras=True)
+        if dataclasses.is_dataclass(hint):
+            known = [field for field in dataclasses.fields(hint) if field.init]
+            names = [field.name for field in known]
+            required = [field.name for field in known if _has_no_default(field)]
+            make: Callable[..., Any] = typing.cast(Any, hint)
+        else:
+            names, required, make = list(hints), sorted(hint.__required_keys__), dict
+        built = {name: self.build(hints[name]) for name in names}
+        schema: Schema = {
+            "type": "object",
+            "properties": {name: schema for name, (schema, _) in built.items()},
+            "required": required,
+            "additionalProperties": False,
+        }
+        doc = hint.__doc__ or ""
+        # A dataclass without a docstring gets its signature for one.
+        if doc and not doc.startswith(f"{hint.__name__}("):
+            schema["description"] = doc.strip()
+        converts = {name: convert for name, (_, convert) in built.items()}
+        return schema, lambda v, w: make(**take_fields(v, w, converts, required))
+
+
+def take_fields(
+    value: Any, where: str, converts: dict[str, Convert], required: typing.Sequence[str]
+) -> dict[str, Any]:
+    """The fields of a JSON object, converted; none missing, none unknown."""
+    if not isinstance(value, dict):
+        raise _wrong(where, "an object", value)
+    missing = [name for name in required if name not in value]
+    if missing:
+        raise ArgumentError(f"{_place(where)}{_names(missing)} missing")
+    try:
+        before = f"{where}." if where else ""
+        return {name: converts[name](one, f"{before}{name}") for name, one in value.items()}
+    except KeyError:
+        unknown = [name for name in value if name not in converts]
+        known = ", ".join(converts) or "none"
+        raise ArgumentError(f"{_place(where)}{_names(unknown)} unknown; there are: {known}") from None
+
+
+def to_json(value: Any) -> Any:
+    """What JSON has no word for, said with those it has."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, (set, frozenset, collections.abc.Iterator, collections.abc.KeysView)):
+        return list(value)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, pathlib.PurePath):
+        return str(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, collections.abc.Mapping):
+        return dict(value)
+    raise TypeError(f"the result has a {type(value).__qualname__}, which JSON cannot say")
+
+
+def default_of(value: Any) -> tuple[bool, Any]:
+    """Whether JSON can say a default, and how."""
+    try:
+        return True, json.loads(json.dumps(value, default=to_json, allow_nan=False))
+    except (TypeError, ValueError):
+        return False, None
+
+
+def _as_is(value: Any, where: str) -> Any:
+    return value
+
+
+def _simple(word: str, kind: type) -> Convert:
+    def convert(value: Any, where: str) -> Any:
+        if type(value) is not kind:
+            raise _wrong(where, word, value)
+        return value
+
+    return convert
+
+
+def _integer(value: Any, where: str) -> int:
+    if type(value) is float and value.is_integer():
+        return int(value)
+    if type(value) is not int:
+        raise _wrong(where, "an integer", value)
+    return value
+
+
+def _number(value: Any, where: str) -> float:
+    if type(value) not in (int, float):
+        raise _wrong(where, "a number", value)
+    return float(value)
+
+
+def _parsed(word: str, parse: Callable[[str], Any]) -> Convert:
+    def convert(value: Any, where: str) -> Any:
+        try:
+            return parse(value)
+        except (ValueError, TypeError):
+            raise _wrong(where, word, value) from None
+
+    return convert
+
+
+def _one_of(choices: tuple[Any, ...]) -> Convert:
+    def convert(value: Any, where: str) -> Any:
+        for choice in choices:
+            if type(choice) is type(value) and choice == value:
+                return choice
+        raise _wrong(where, "one of " + ", ".join(map(repr, choices)), value)
+
+    return convert
+
+
+def _member(kind: type[enum.Enum]) -> Convert:
+    def convert(value: Any, where: str) -> Any:
+        try:
+            return kind(value)
+        except ValueError:
+            choices = ", ".join(repr(member.value) for member in kind)
+            raise _wrong(where, f"one of {choices}", value) from None
+
+    return convert
+
+
+def _model(kind: Any) -> tuple[Schema, Convert]:
+    """A class of a validating library, by what it can do: nothing of it is imported."""
+
+    def convert(value: Any, where: str) -> Any:
+        try:
+            return kind.model_validate(value)
+        except ValueError as error:
+            raise ArgumentError(f"{_place(where)}{error}") from None
+
+    return dict(kind.model_json_schema()), convert
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def _wrong(where: str, wanted: str, value: Any) -> ArgumentError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return ArgumentError(f"{_place(where)}must be {wanted}, not {shown}")
+
+
+def _likeliest(faults: list[str], where: str) -> str:
+    """Of what the choices of a union say: the one that got deepest, or all of them."""
+    deeper = [fault for fault in faults if not fault.startswith(f"{where} must be")]
+    return deeper[0] if len(deeper) == 1 else "; or ".join(faults)
+
+
+def _place(where: str) -> str:
+    return f"{where} " if where else ""
+
+
+def _names(names: list[str]) -> str:
+    listed = ", ".join(names)
+    return f"{'argument' if len(names) == 1 else 'arguments'} {listed}"
+
+
+#: `Required` and `NotRequired`, which the oldest Python that is served does not have.
+_FIELD_MARKS = tuple(
+    getattr(typing, name) for name in ("Required", "NotRequired") if hasattr(typing, name)
+)
+
+_PLAIN: dict[type, tuple[Schema, Convert]] = {
+    str: ({"type": "string"}, _simple("text", str)),
+    bool: ({"type": "boolean"}, _simple("true or false", bool)),
+    int: ({"type": "integer"}, _integer),
+    float: ({"type": "number"}, _number),
+    datetime.datetime: (
+        {"type": "string", "format": "date-time"},
+        _parsed("a date and time in ISO 8601", datetime.datetime.fromisoformat),
+    ),
+    datetime.date: (
+        {"type": "string", "format": "date"},
+        _parsed("a date in ISO 8601", datetime.date.fromisoformat),
+    ),
+    pathlib.Path: ({"type": "string"}, _parsed("a path", pathlib.Path)),
+}
+
+_LISTS: dict[Any, Callable[[list[Any]], Any]] = {
+    list: list,
+    tuple: tuple,
+    set: set,
+    frozenset: frozenset,
+    collections.abc.Sequence: list,
+    collections.abc.Iterable: list,
+    collections.abc.Collection: list,
+}
+
+_DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+

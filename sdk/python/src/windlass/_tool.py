@@ -1,0 +1,199 @@
+"""A tool made of a plain function: its name, what it is for, what it takes. Knows no connection."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
+
+from ._schema import ArgumentError, Builder, Convert, Schema, default_of, take_fields, to_json
+
+#: A name, or a group and a name.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+NAME_BYTES_MAX = 128
+
+_Parameter = inspect.Parameter
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that code can call by name."""
+
+    name: str
+    description: str
+    input_schema: Schema
+    function: Callable[..., Any]
+    is_async: bool
+    #: Seconds that a call may take where the code does not say.
+    deadline: Optional[float] = None
+    _converts: Mapping[str, Convert] = field(default_factory=dict, repr=False)
+    _required: Sequence[str] = ()
+    #: Names that the function takes by position only.
+    _positional: Sequence[str] = ()
+    _takes_any: bool = False
+    #: The arguments' types, where all are plain ones.
+    _exact: Optional[Mapping[str, type]] = None
+
+    def call(self, body: bytes) -> Any:
+        """Calls the function with arguments in JSON; for an async one the result is to be awaited."""
+        given = decode(str(body, "utf-8")) if body else {}
+        exact = self._exact
+        if exact is not None and type(given) is dict and len(given) == len(exact):
+            # All arguments there, each of exactly its plain type: nothing is to be converted.
+            for name, value in given.items():
+                if exact.get(name) is not type(value):
+                    break
+            else:
+                return self.function(**given)
+        if self._takes_any and isinstance(given, dict):
+            known = {name: one for name, one in given.items() if name in self._converts}
+            taken = take_fields(known, "", dict(self._converts), self._required)
+            taken.update((name, one) for name, one in given.items() if name not in known)
+        else:
+            taken = take_fields(given, "", self._converts, self._required)  # type: ignore[arg-type]
+        if not self._positional:
+            return self.function(**taken)
+        first = [taken.pop(name) for name in self._positional if name in taken]
+        return self.function(*first, **taken)
+
+    def declaration(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"name": self.name, "input_schema": self.input_schema}
+        if self.description:
+            said["description"] = self.description
+        if self.deadline is not None:
+            said["deadline_ms"] = int(self.deadline * 1000)
+        return said
+
+
+#: What can be offered.
+Function = Union[Callable[..., Any], Tool]
+
+
+def tool(
+    function: Function,
+    *,
+    name: Optional[str] = None,
+    description: Optional[str] = None,
+    deadline: Optional[float] = None,
+) -> Tool:
+    """A tool of a function: its schema of the type hints, its description of the docstring."""
+    if isinstance(function, Tool):
+        return function
+    name = name or str(getattr(function, "__name__", ""))
+    if not _NAME.fullmatch(name) or len(name) > NAME_BYTES_MAX:
+        raise ValueError(
+            f"{name!r} cannot name a tool: give one with windlass.tool(function, name=...), "
+            "of letters, digits and _, with a group and a dot before it if you like"
+        )
+    target = function if inspect.isroutine(function) else getattr(function, "__call__")
+    try:
+        hints = typing.get_type_hints(target, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise TypeError(f"the type hints of tool {name} cannot be read: {error}") from None
+    builder = Builder(getattr(inspect.unwrap(target), "__globals__", {}))
+    parts = _Parts()
+    for parameter in inspect.signature(function).parameters.values():
+        parts.add(name, parameter, hints.get(parameter.name, Any), builder)
+    schema: Schema = {
+        "type": "object",
+        "properties": parts.properties,
+        "required": parts.required,
+        "additionalProperties": parts.takes_any,
+    }
+    if builder.definitions:
+        schema["$defs"] = builder.definitions
+    doc = inspect.getdoc(function) if inspect.isroutine(function) else function.__doc__
+    return Tool(
+        name=name,
+        description=description if description is not None else inspect.cleandoc(doc or ""),
+        input_schema=schema,
+        function=function,
+        is_async=inspect.iscoroutinefunction(target),
+        deadline=deadline,
+        _converts=parts.converts,
+        _required=tuple(parts.required),
+        _positional=tuple(parts.positional),
+        _takes_any=parts.takes_any,
+        _exact=parts.exact() if not parts.positional and not parts.takes_any else None,
+    )
+
+
+class _Parts:
+    """A signature, parameter by parameter."""
+
+    def __init__(self) -> None:
+        self.properties: dict[str, Schema] = {}
+        self.required: list[str] = []
+        self.converts: dict[str, Convert] = {}
+        self.positional: list[str] = []
+        self.takes_any = False
+        self._hints: dict[str, Any] = {}
+
+    def exact(self) -> Optional[dict[str, type]]:
+        plain = all(hint in (str, int, float, bool) for hint in self._hints.values())
+        return dict(self._hints) if plain else None
+
+    def add(self, tool: str, parameter: _Parameter, hint: Any, builder: Builder) -> None:
+        if parameter.kind is _Parameter.VAR_KEYWORD:
+            self.takes_any = True
+            return
+        if parameter.kind is _Parameter.VAR_POSITIONAL:
+            raise TypeError(
+                f"tool {tool} takes *{parameter.name}, but arguments have names: take a list"
+            )
+        try:
+            schema, convert = builder.build(hint)
+        except TypeError as error:
+            raise TypeError(f"tool {tool}, argument {parameter.name}: {error}") from None
+        if parameter.default is _Parameter.empty:
+            self.required.append(parameter.name)
+        else:
+            sayable, default = default_of(parameter.default)
+            schema = {**schema, "default": default} if sayable else schema
+            if parameter.default is None:
+                convert = _or_none(convert)
+        if parameter.kind is _Parameter.POSITIONAL_ONLY:
+            self.positional.append(parameter.name)
+        self.properties[parameter.name] = schema
+        self._hints[parameter.name] = hint
+        self.converts[parameter.name] = convert
+
+
+def _or_none(convert: Convert) -> Convert:
+    """`x: str = None` takes None, whatever its hint says."""
+    return lambda value, where: None if value is None else convert(value, where)
+
+
+_raw_decode = json.JSONDecoder().raw_decode
+
+
+def decode(text: str) -> Any:
+    """`json.loads` without what it does for texts with spaces around."""
+    try:
+        value, end = _raw_decode(text)
+    except ValueError:
+        return json.loads(text)
+    return value if end == len(text) else json.loads(text)
+
+
+_encode = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=to_json
+).encode
+
+
+def encode_result(value: Any) -> bytes:
+    """A result in JSON."""
+    return _encode(value).encode()
+
+
+def encode_error(error: BaseException) -> bytes:
+    """A raised exception, as the calling code will see it."""
+    kind = type(error)
+    message = str(error) or kind.__name__
+    if isinstance(error, ArgumentError):
+        return _encode({"code": "bad_request", "message": message}).encode()
+    said = {"message": message, "type": kind.__name__}
+    return _encode(said).encode("utf-8", "replace")

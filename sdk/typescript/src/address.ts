@@ -1,0 +1,186 @@
+// Where a node is: at its unix socket, or behind its TCP door with a token. Owns the rules by which
+// the environment names it; the same as every other client's.
+
+import { lstatSync, readFileSync, statSync } from "node:fs";
+import { isAbsolute, join, resolve } from "node:path";
+
+import { asError, WindlassError } from "./errors.js";
+
+/** The longest path a unix socket can have. */
+const SOCKET_PATH_BYTES_MAX = 107;
+
+/** A token's letters: 32 bytes as hexadecimal digits. */
+const TOKEN = /^[0-9a-fA-F]{64}$/;
+
+export type Environment = Record<string, string | undefined>;
+
+export type Address =
+  | { readonly kind: "socket"; readonly path: string; readonly dirs: Dirs }
+  | {
+      readonly kind: "tcp";
+      readonly host: string;
+      readonly port: number;
+      readonly authority: string;
+      readonly token: string;
+    };
+
+/** The two directories that a node and its clients share. */
+export interface Dirs {
+  readonly runtime: string;
+  readonly state: string;
+}
+
+export interface AddressOptions {
+  url?: string | undefined;
+  token?: string | undefined;
+  runtimeDir?: string | undefined;
+  stateDir?: string | undefined;
+}
+
+/** Where the options and the environment say that the node is. */
+export function findAddress(options: AddressOptions, env: Environment): Address {
+  const url = options.url ?? env["WINDLASS_URL"];
+  if (url === undefined) {
+    const dirs = chooseDirs(options, env);
+    return { kind: "socket", path: socketOf(dirs), dirs };
+  }
+  const given = options.token ?? env["WINDLASS_TOKEN"];
+  const token = given === undefined ? readToken(options, env) : given.trim();
+  if (!TOKEN.test(token)) {
+    throw new WindlassError(
+      "bad_token",
+      "the node's token is not one: it has 64 hexadecimal digits",
+      "set WINDLASS_TOKEN to what `windlass token` prints",
+    );
+  }
+  return { kind: "tcp", ...parseUrl(url), token };
+}
+
+export function describe(address: Address): string {
+  return address.kind === "socket" ? address.path : address.authority;
+}
+
+/** The directories, most specific first. Without XDG_RUNTIME_DIR, where it leads by convention. */
+export function chooseDirs(options: AddressOptions, env: Environment, uid = ownUid()): Dirs {
+  const named = (name: string): string | undefined => env[name] || undefined;
+  const usual = `/run/user/${uid}`;
+  const base = named("XDG_RUNTIME_DIR") ?? (isOwnDirectory(usual, uid) ? usual : undefined);
+  const runtime =
+    options.runtimeDir ??
+    named("WINDLASS_RUNTIME_DIR") ??
+    (base === undefined ? `/tmp/windlass-${uid}` : join(base, "windlass"));
+  const home = named("HOME");
+  const state =
+    options.stateDir ??
+    named("WINDLASS_STATE_DIR") ??
+    (named("XDG_STATE_HOME") && join(named("XDG_STATE_HOME")!, "windlass")) ??
+    (home && join(home, ".local/state/windlass"));
+  if (!state) {
+    throw new WindlassError(
+      "bad_directory",
+      "there is no place for the state: neither XDG_STATE_HOME nor HOME is set",
+      "set HOME or WINDLASS_STATE_DIR",
+    );
+  }
+  return { runtime: absolute(runtime), state: absolute(state) };
+}
+
+/** Refuses a runtime directory that someone else could have put a socket into. */
+export function checkOwn(directory: string, uid = ownUid()): void {
+  let link, target;
+  try {
+    link = lstatSync(directory);
+    target = statSync(directory);
+  } catch {
+    // There is none yet: whoever starts the node makes it.
+    return;
+  }
+  if (link.uid !== uid || target.uid !== uid) {
+    throw new WindlassError(
+      "bad_directory",
+      `${directory} belongs to someone else, not to you (user ${uid})`,
+      "set WINDLASS_RUNTIME_DIR and WINDLASS_STATE_DIR to directories of your own",
+    );
+  }
+  if ((target.mode & 0o022) !== 0) {
+    const mode = (target.mode & 0o777).toString(8);
+    throw new WindlassError(
+      "bad_directory",
+      `${directory} can be written by others (mode ${mode})`,
+      `run: chmod 700 ${directory}`,
+    );
+  }
+}
+
+function socketOf(dirs: Dirs): string {
+  const path = join(dirs.runtime, "node.sock");
+  const bytes = Buffer.byteLength(path);
+  if (bytes > SOCKET_PATH_BYTES_MAX) {
+    throw new WindlassError(
+      "bad_directory",
+      `the socket path ${path} is ${bytes} bytes long; a unix socket holds ${SOCKET_PATH_BYTES_MAX}`,
+      "set WINDLASS_RUNTIME_DIR to a shorter path",
+    );
+  }
+  return path;
+}
+
+/** Host and port of a plain URL. What else it says is never repeated: it may hold a secret. */
+function parseUrl(text: string): { host: string; port: number; authority: string } {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  const plain =
+    url !== undefined &&
+    url.protocol === "http:" &&
+    url.pathname === "/" &&
+    url.search === "" &&
+    url.hash === "" &&
+    url.username === "" &&
+    url.password === "" &&
+    url.hostname !== "";
+  if (!plain) {
+    throw new WindlassError(
+      "bad_url",
+      "the node's address is not a plain URL such as http://127.0.0.1:8040",
+      "set WINDLASS_URL to what `windlass status` says on its machine",
+    );
+  }
+  const port = url.port === "" ? 80 : Number(url.port);
+  const host = url.hostname.replace(/^\[(.*)\]$/, "$1");
+  return { host, port, authority: `${url.hostname}:${port}` };
+}
+
+/** The token of this user's own node, from a file that must be the user's alone. */
+function readToken(options: AddressOptions, env: Environment): string {
+  const path = join(chooseDirs(options, env).state, "token");
+  try {
+    const about = statSync(path);
+    if (about.uid !== ownUid() || (about.mode & 0o077) !== 0) {
+      throw new Error("it can be read by others");
+    }
+    return readFileSync(path, "utf8").trim();
+  } catch (thrown) {
+    throw new WindlassError(
+      "bad_token",
+      `the token file ${path} cannot be used: ${asError(thrown).message}`,
+      "set WINDLASS_TOKEN to what `windlass token` prints",
+      { cause: thrown },
+    );
+  }
+}
+
+function absolute(path: string): string {
+  return isAbsolute(path) ? path : resolve(path);
+}
+
+function isOwnDirectory(path: string, uid: number): boolean {
+  try {
+    const about = lstatSync(path);
+    return about.isDirectory() && about.uid === uid;
+  } catch {
+    return false;
+  }
+}
+
+function ownUid(): number {
+  return process.geteuid?.() ?? 0;
+}

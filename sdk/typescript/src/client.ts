@@ -1,0 +1,163 @@
+// The client of one node: finds it, starts it where there is none, makes sessions.
+
+import { type Environment, findAddress } from "./address.js";
+import type {
+  Created,
+  CreateSession,
+  NodeStatus,
+  PolicyRequest,
+  Session as SessionView,
+  SessionList,
+  StopSessions,
+} from "./api.js";
+import { Door, RETRY_FOR_MS_DEFAULT } from "./door.js";
+import { hasCode } from "./errors.js";
+import { openHost, type ToolHost } from "./host.js";
+import type { Tools } from "./offer.js";
+import { path } from "./paths.js";
+import { Session } from "./session.js";
+import { freshId } from "./turn.js";
+
+export interface WindlassOptions {
+  /** A node behind a TCP door, such as `http://127.0.0.1:8040`. Default: WINDLASS_URL, else the
+   * node of this machine. */
+  url?: string;
+  /** What opens that door. Default: WINDLASS_TOKEN, else this user's token file. */
+  token?: string;
+  /** Where the node's socket is. Default: as the environment says. */
+  runtimeDir?: string;
+  /** Where the node's journal is. Default: as the environment says. */
+  stateDir?: string;
+  /** The program that starts a node. Default: WINDLASS_BIN, else `windlass` on the PATH. */
+  bin?: string;
+  /** Whether a node is started when there is none. Default: true. */
+  start?: boolean;
+  /** How long requests are repeated after a connection failed. Default: 10 seconds. */
+  retryForMs?: number;
+  /** Instead of the process's own environment. */
+  env?: Environment;
+}
+
+export interface SessionOptions {
+  /** A name of your choice. Default: a fresh one. */
+  id?: string | undefined;
+  /** The directory that the code works in. Default: a fresh one of the session's own. */
+  workspace?: string | undefined;
+  /** What the code may touch: a preset's name, or what differs from one. */
+  policy?: PolicyRequest | NonNullable<PolicyRequest["preset"]> | undefined;
+  /** The interpreter, or a virtual environment's directory. */
+  interpreter?: string | undefined;
+  /** Tool hosts of this owner serve the session. */
+  owner?: string | undefined;
+  /** Environment variables to add. */
+  env?: Record<string, string> | undefined;
+  worker?: string | undefined;
+  /** How long an interrupted turn may take to stop before its worker is killed. */
+  interruptGraceMs?: number | undefined;
+  /** Output bytes that are kept. */
+  outputQuotaBytes?: number | undefined;
+}
+
+type NamedSession = CreateSession & { id: string };
+
+export class Windlass {
+  readonly #door: Door;
+
+  constructor(options: WindlassOptions = {}) {
+    const env = options.env ?? process.env;
+    this.#door = new Door({
+      address: findAddress(options, env),
+      program: options.start === false ? undefined : options.bin ?? (env["WINDLASS_BIN"] || "windlass"),
+      env,
+      retryForMs: options.retryForMs ?? RETRY_FOR_MS_DEFAULT,
+    });
+  }
+
+  /** Makes a session. */
+  async session(options: SessionOptions = {}): Promise<Session> {
+    const { policy, interruptGraceMs, outputQuotaBytes, ...same } = options;
+    const create: NamedSession = withoutUndefined({
+      ...same,
+      // With an id of our own the request can be sent again, and makes one session.
+      id: options.id ?? freshId("s"),
+      policy: typeof policy === "string" ? { preset: policy } : policy,
+      interrupt_grace_ms: interruptGraceMs,
+      output_quota_bytes: outputQuotaBytes,
+    });
+    return new Session(this.#door, await this.#create(create, options.id === undefined));
+  }
+
+  /** A session that is there already. */
+  async attach(id: string): Promise<Session> {
+    return new Session(this.#door, await this.#look(id));
+  }
+
+  /** The live sessions, or all that the node knows. */
+  async sessions(options: { all?: boolean } = {}): Promise<SessionView[]> {
+    const place = path(["sessions"], { all: options.all ? true : undefined });
+    const list = await this.#door.json<SessionList>({ method: "GET", path: place, repeat: "freely" });
+    return list.sessions;
+  }
+
+  /** Offers functions to all sessions of an owner, present and future. */
+  tools(offer: { owner: string; tools: Tools }): Promise<ToolHost> {
+    return openHost(this.#door, { owner: offer.owner }, offer.tools);
+  }
+
+  /** The node as it is now. */
+  status(): Promise<NodeStatus> {
+    return this.#door.json<NodeStatus>({ method: "GET", path: path(["version"]), repeat: "freely" });
+  }
+
+  /** Stops the node. */
+  async stopNode(sessions: StopSessions): Promise<void> {
+    await this.#door.call({
+      method: "POST",
+      path: path(["node", "stop"]),
+      json: { sessions },
+      repeat: "if_not_sent",
+      start: false,
+    });
+  }
+
+  /** Closes this client's connections and tool hosts. Sessions live on. */
+  close(): void {
+    this.#door.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    this.close();
+    return Promise.resolve();
+  }
+
+  async #create(create: NamedSession, own: boolean): Promise<SessionView> {
+    let repeated = false;
+    try {
+      const answer = await this.#door.call({
+        method: "POST",
+        path: path(["sessions"]),
+        json: create,
+        repeat: own ? "freely" : "if_not_sent",
+        onRepeat: () => (repeated = true),
+      });
+      return (JSON.parse(answer.body.toString()) as Created).session;
+    } catch (thrown) {
+      // Nobody else has this id: an attempt whose answer was lost has made it.
+      if (own && repeated && hasCode(thrown, "session_exists")) return this.#look(create.id);
+      throw thrown;
+    }
+  }
+
+  #look(id: string): Promise<SessionView> {
+    const place = path(["sessions", id]);
+    return this.#door.json<SessionView>({ method: "GET", path: place, repeat: "freely" });
+  }
+}
+
+/** The same without what is not said. */
+function withoutUndefined<T extends object>(values: T): Said<T> {
+  const said = Object.entries(values).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(said) as Said<T>;
+}
+
+type Said<T> = { [Key in keyof T]: Exclude<T[Key], undefined> };

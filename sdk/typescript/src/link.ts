@@ -1,0 +1,300 @@
+// One connection of a tool host: a WebSocket, one frame in each binary message. Declares tools, takes
+// calls, answers many at once. Never connects again.
+
+import WebSocket, { type ClientOptions } from "ws";
+
+import { checkOwn, describe } from "./address.js";
+import type { ApiError } from "./api.js";
+import { API, type Door, versionMismatch } from "./door.js";
+import { connectionLost, unreachable, WindlassError } from "./errors.js";
+import { decodeFrame, encodeMessage, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX } from "./frame.js";
+import type { Offer } from "./offer.js";
+import { path } from "./paths.js";
+import { ArgumentsRefused, checkArguments, type ToolCall } from "./tool.js";
+import { within } from "./within.js";
+
+/** How long the node may take to answer a handshake or a declaration. */
+const ANSWER_WAIT_MS = 30_000;
+
+/** Bytes that wait to be sent before the next answer waits itself. */
+const UNSENT_BYTES_MAX = 1024 * 1024;
+
+/** Letters of a tool's error: however they are written, they fit one frame. */
+const ERROR_LETTERS_MAX = 16 * 1024;
+
+/** Whom the tools are for. */
+export type Audience = { readonly session: string } | { readonly owner: string };
+
+type ToHost =
+  | { kind: "welcome"; api: string; node: string }
+  | { kind: "tools_accepted"; count: number }
+  | { kind: "refused"; code: string; message: string }
+  | (CallName & { kind: "tool_call"; name: string; deadline_ms: number; more?: boolean })
+  | (CallName & { kind: "tool_cancel"; reason: string });
+
+interface CallName {
+  session: string;
+  turn: number;
+  call: number;
+}
+
+/** A call whose arguments are coming in, or that is being answered. */
+interface Open {
+  arguments: Buffer[];
+  bytes: number;
+  stop: AbortController;
+}
+
+/** One connection. */
+export class Link {
+  /** Resolves with the WebSocket's code when the connection is over. */
+  readonly ended: Promise<number>;
+  #offer: Offer | undefined;
+  readonly #calls = new Map<string, Open>();
+  /** What is waited for: the first word, then the answer to a declaration. */
+  #awaited: { resolve: () => void; reject: (error: Error) => void } | undefined;
+
+  private constructor(
+    private readonly socket: WebSocket,
+    address: string,
+  ) {
+    this.ended = new Promise((resolve) => {
+      socket.once("close", (code) => {
+        for (const open of this.#calls.values()) open.stop.abort(new Error("the node is gone"));
+        this.#calls.clear();
+        this.#awaited?.reject(connectionLost("it was closed"));
+        resolve(code);
+      });
+    });
+    socket.on("message", (data: Buffer, binary) => this.#take(data, binary));
+    socket.on("error", (fault: NodeJS.ErrnoException) => {
+      const absent = fault.syscall === "connect";
+      this.#awaited?.reject(absent ? unreachable(address, fault) : connectionLost(fault.message));
+    });
+    socket.once("unexpected-response", (request, response) => {
+      const pieces: Buffer[] = [];
+      response.on("data", (piece: Buffer) => pieces.push(piece));
+      response.once("close", () => {
+        this.#awaited?.reject(refusalOf(response.statusCode, Buffer.concat(pieces)));
+        request.destroy();
+      });
+    });
+  }
+
+  /** Connects and waits for the node's first word. */
+  static async open(door: Door, audience: Audience): Promise<Link> {
+    const { address } = door;
+    const place = path(["tools", "host"], { ...audience });
+    const options: ClientOptions = {
+      headers: door.headers(),
+      perMessageDeflate: false,
+      maxPayload: 2 * FRAME_BYTES_MAX,
+      handshakeTimeout: ANSWER_WAIT_MS,
+    };
+    if (address.kind === "socket") checkOwn(address.dirs.runtime);
+    const url =
+      address.kind === "socket"
+        ? `ws+unix:${address.path}:${place}`
+        : `ws://${address.authority}${place}`;
+    const link = new Link(new WebSocket(url, options), describe(address));
+    try {
+      await link.#answered("say welcome");
+    } catch (thrown) {
+      link.socket.terminate();
+      throw thrown;
+    }
+    return link;
+  }
+
+  close(): void {
+    this.socket.close();
+  }
+
+  /** Says what is offered and waits until the node has taken it. */
+  async declare(offer: Offer): Promise<void> {
+    const before = this.#offer;
+    // Calls for the new tools may come before we hear that they are offered.
+    this.#offer = offer;
+    try {
+      const accepted = this.#answered("take the tools");
+      await Promise.all([accepted, this.#send({ kind: "tools" }, offer.declaration)]);
+    } catch (thrown) {
+      this.#offer = before;
+      throw thrown;
+    }
+  }
+
+  /** Waits until the node did what it is to do next. */
+  async #answered(what: string): Promise<void> {
+    let late: NodeJS.Timeout | undefined;
+    try {
+      await new Promise<void>((resolve, reject) => {
+        this.#awaited = { resolve, reject };
+        late = setTimeout(() => {
+          reject(connectionLost(`the node did not ${what} within ${ANSWER_WAIT_MS} ms`));
+        }, ANSWER_WAIT_MS);
+      });
+    } finally {
+      clearTimeout(late);
+      this.#awaited = undefined;
+    }
+  }
+
+  #take(data: Buffer, binary: boolean): void {
+    let frame;
+    try {
+      if (!binary) throw new Error("a message is text");
+      frame = decodeFrame<ToHost>(data);
+    } catch {
+      // Nothing after it can be trusted; the next connection starts afresh.
+      this.socket.terminate();
+      return;
+    }
+    const { header, body } = frame;
+    switch (header.kind) {
+      case "welcome":
+        if (header.api.split(".")[0] === API.split(".")[0]) this.#awaited?.resolve();
+        else this.#awaited?.reject(versionMismatch(header.api));
+        return;
+      case "tools_accepted":
+        this.#awaited?.resolve();
+        return;
+      case "refused":
+        this.#awaited?.reject(
+          new WindlassError(header.code, header.message, "see what the tool host may offer"),
+        );
+        return;
+      case "tool_call":
+        this.#takeCall(header, body);
+        return;
+      case "tool_cancel": {
+        const open = this.#calls.get(keyOf(header));
+        this.#calls.delete(keyOf(header));
+        open?.stop.abort(new DOMException(`the call is over: ${header.reason}`, "AbortError"));
+        return;
+      }
+      default:
+      // A newer node's word.
+    }
+  }
+
+  #takeCall(header: Extract<ToHost, { kind: "tool_call" }>, body: Buffer): void {
+    const key = keyOf(header);
+    const open = this.#calls.get(key) ?? { arguments: [], bytes: 0, stop: new AbortController() };
+    this.#calls.set(key, open);
+    open.bytes += body.length;
+    if (open.bytes <= MESSAGE_BYTES_MAX) open.arguments.push(body);
+    if (header.more) return;
+    const { session, turn, call, name, deadline_ms: deadlineMs } = header;
+    const { signal } = open.stop;
+    const about: ToolCall = { session, turn, call, name, deadlineMs, signal };
+    void within.run(key, () => this.#answer(about, open, key));
+  }
+
+  /** Runs the tool, and answers unless nobody waits any more. */
+  async #answer(call: ToolCall, open: Open, key: string): Promise<void> {
+    let ok = true;
+    let body: Buffer;
+    try {
+      body = await this.#run(call, open);
+    } catch (thrown) {
+      ok = false;
+      body = failureBody(thrown);
+    }
+    const { session, turn, call: number } = call;
+    try {
+      await this.#send({ kind: "tool_result", session, turn, call: number, ok }, body, call.signal);
+    } catch {
+      // The connection is over, and with it the call.
+    } finally {
+      if (this.#calls.get(key) === open) this.#calls.delete(key);
+    }
+  }
+
+  async #run(call: ToolCall, open: Open): Promise<Buffer> {
+    const tool = this.#offer?.tools.get(call.name);
+    if (tool === undefined) throw new ToolFault("tool_not_found", `there is no tool ${call.name}`);
+    if (open.bytes > MESSAGE_BYTES_MAX) throw tooLarge("arguments", open.bytes);
+    const args: unknown = JSON.parse(Buffer.concat(open.arguments).toString() || "{}");
+    open.arguments = [];
+    const checked = await checkArguments(tool.input, args);
+    // A tool that nobody waits for is not begun.
+    call.signal.throwIfAborted();
+    const value: unknown = await tool.run(checked as never, call);
+    const answer = Buffer.from(JSON.stringify(value) ?? "null");
+    if (answer.length > MESSAGE_BYTES_MAX) throw tooLarge("an answer", answer.length);
+    return answer;
+  }
+
+  /** Sends a message frame by frame, so that those of other calls come between. */
+  async #send(header: object, body: Buffer, given?: AbortSignal): Promise<void> {
+    for (const frame of encodeMessage(header, body)) {
+      if (given?.aborted) return;
+      await new Promise<void>((resolve, reject) => {
+        this.socket.send(frame, { binary: true }, (fault) => {
+          if (fault) reject(connectionLost(fault.message));
+          else resolve();
+        });
+        if (this.socket.bufferedAmount < UNSENT_BYTES_MAX) resolve();
+      });
+    }
+  }
+}
+
+/** A failure that is not the tool's own. */
+class ToolFault extends Error {
+  constructor(
+    readonly code: string,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+function tooLarge(what: string, bytes: number): ToolFault {
+  return new ToolFault(
+    "message_too_large",
+    `${what} of ${bytes} bytes is over the limit of ${MESSAGE_BYTES_MAX}`,
+  );
+}
+
+interface ToolFailure {
+  message: string;
+  type?: string;
+  code?: string;
+}
+
+/** What the code sees of what was thrown, in one frame. */
+function failureBody(thrown: unknown): Buffer {
+  const failure = failureOf(thrown);
+  if (failure.message.length > ERROR_LETTERS_MAX) {
+    failure.message = `${failure.message.slice(0, ERROR_LETTERS_MAX)}...`;
+  }
+  return Buffer.from(JSON.stringify(failure));
+}
+
+function failureOf(thrown: unknown): ToolFailure {
+  if (thrown instanceof ToolFault) return { message: thrown.message, code: thrown.code };
+  if (thrown instanceof ArgumentsRefused) {
+    return { message: thrown.message, type: thrown.name, code: "bad_request" };
+  }
+  if (!(thrown instanceof Error)) return { message: String(thrown), type: typeof thrown };
+  const own = thrown.name === "Error" ? thrown.constructor.name : thrown.name;
+  return { message: thrown.message, type: own || "Error" };
+}
+
+function keyOf({ session, turn, call }: CallName): string {
+  return `${session}/${turn}/${call}`;
+}
+
+function refusalOf(status: number | undefined, body: Buffer): WindlassError {
+  try {
+    return WindlassError.fromApi(JSON.parse(body.toString()) as ApiError);
+  } catch {
+    return new WindlassError(
+      "bad_answer",
+      `the node refused the tool host with status ${status}`,
+      "see that the node is of the same release with: windlass status",
+    );
+  }
+}

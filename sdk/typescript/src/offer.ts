@@ -1,0 +1,53 @@
+// What a host offers, by name, and how it is declared.
+
+import { WindlassError } from "./errors.js";
+import { jsonSchemaOf, type Tool } from "./tool.js";
+
+const TOOL_NAME = /^(?:[A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$/;
+
+/** Tools by their names; a group of tools is one object deeper, or has a dot in its name. */
+export interface Tools {
+  readonly [name: string]: Tool | { readonly [name: string]: Tool };
+}
+
+/** What is offered, and how it is declared. */
+export class Offer {
+  private constructor(
+    readonly tools: ReadonlyMap<string, Tool>,
+    readonly declaration: Buffer,
+  ) {}
+
+  static async of(tools: Tools): Promise<Offer> {
+    const flat = new Map(flatten(tools));
+    const offers = [...flat].map(async ([name, tool]) => ({
+      name,
+      description: tool.description,
+      input_schema: tool.input && (await jsonSchemaOf(name, tool.input)),
+      deadline_ms: tool.deadlineMs,
+    }));
+    const declared = JSON.stringify({ tools: await Promise.all(offers) });
+    return new Offer(flat, Buffer.from(declared));
+  }
+}
+
+function* flatten(tools: Tools): Generator<[string, Tool]> {
+  for (const [name, entry] of Object.entries(tools)) {
+    const named = isTool(entry)
+      ? [[name, entry] as const]
+      : Object.entries(entry).map(([inner, tool]) => [`${name}.${inner}`, tool] as const);
+    for (const [full, tool] of named) {
+      if (!TOOL_NAME.test(full)) {
+        throw new WindlassError(
+          "bad_request",
+          `a tool cannot be called ${JSON.stringify(full)}`,
+          "use letters, digits and underscores, with one group and a dot before it at most",
+        );
+      }
+      yield [full, tool];
+    }
+  }
+}
+
+function isTool(entry: Tools[string]): entry is Tool {
+  return typeof entry["run"] === "function";
+}

@@ -1,0 +1,89 @@
+// What a turn came to.
+
+import type { Outcome, Receipt, Turn as TurnView, TurnError, TurnState, Usage } from "./api.js";
+import { WindlassError } from "./errors.js";
+
+/** Rich output: an image, a table, JSON. */
+export class Display {
+  constructor(
+    readonly mime: string,
+    readonly bytes: Uint8Array,
+    /** The event that completed it. */
+    readonly seq: number,
+    readonly id: string | undefined,
+  ) {}
+
+  text(): string {
+    return new TextDecoder().decode(this.bytes);
+  }
+
+  json(): unknown {
+    return JSON.parse(this.text());
+  }
+}
+
+/** A turn that has ended, or that was still going on when the wait was over. */
+export class TurnResult {
+  readonly id: string;
+  readonly session: string;
+  readonly state: TurnState;
+  /** How it ended; `undefined` when it has not. */
+  readonly outcome: Outcome | undefined;
+  /** All that it showed, as a REPL would: printed text, the result, a traceback. Long output is cut
+   * in the middle and says so. */
+  readonly output: string;
+  /** Bytes of output in all. */
+  readonly outputBytes: number;
+  /** Bytes that `output` leaves out; `session.output()` has them. */
+  readonly omittedBytes: number;
+  /** The value of the last expression, as a REPL shows it. */
+  readonly result: string | undefined;
+  readonly error: TurnError | undefined;
+  readonly displays: readonly Display[];
+  readonly usage: Usage | undefined;
+  /** What was kept and what was lost, where something was. */
+  readonly receipt: Receipt | undefined;
+
+  constructor(turn: TurnView, result: string | undefined, displays: readonly Display[]) {
+    this.id = turn.id;
+    this.session = turn.session;
+    this.state = turn.state;
+    this.outcome = turn.outcome ?? undefined;
+    this.output = turn.output.text;
+    this.outputBytes = turn.output.bytes;
+    this.omittedBytes = turn.output.omitted_bytes ?? 0;
+    this.result = result;
+    this.error = turn.error ?? undefined;
+    this.displays = displays;
+    this.usage = turn.usage ?? undefined;
+    this.receipt = turn.receipt ?? undefined;
+  }
+
+  get ok(): boolean {
+    return this.outcome === "ok";
+  }
+
+  /** Itself, if it ended `ok`. */
+  throwIfError(): this {
+    if (this.ok) return this;
+    throw new TurnFailed(this);
+  }
+}
+
+/** A turn did not end `ok`. */
+export class TurnFailed extends WindlassError {
+  override readonly name = "TurnFailed";
+  readonly result: TurnResult;
+
+  constructor(result: TurnResult) {
+    const { error, outcome, id } = result;
+    const what = outcome === undefined ? "has not ended yet" : `ended ${outcome}`;
+    const why = error ? `: ${error.name}: ${error.message}` : "";
+    super(
+      error?.code ?? (outcome === undefined ? "turn_running" : `turn_${outcome}`),
+      `turn ${id} ${what}${why}`,
+      outcome === "error" ? "see result.output for the traceback" : "see result.output and result.receipt",
+    );
+    this.result = result;
+  }
+}

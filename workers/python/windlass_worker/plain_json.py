@@ -1,0 +1,53 @@
+"""JSON without the `json` package: the code may not have imported it, or may have changed it.
+
+Owns the two directions, over the interpreter's own C parts. Never makes what is not JSON (NaN, half
+of a surrogate pair).
+"""
+
+from _json import encode_basestring, encode_basestring_ascii, make_encoder
+
+from .wire import scan
+
+_SPACE = " \t\r\n"
+
+
+def _refuse(value):
+    raise TypeError("a value of type %s is not JSON" % type(value).__name__)
+
+
+def _encoder(quote):
+    # No table of the values that are being written: what contains itself is nested too deeply.
+    return make_encoder(None, _refuse, quote, None, ":", ",", False, False, False)
+
+
+_encode = _encoder(encode_basestring)
+# Half as slow, and the same for what is ASCII.
+_encode_ascii = _encoder(encode_basestring_ascii)
+
+
+def encoded(value):
+    """The bytes of a value, compact. Raises TypeError or ValueError."""
+    try:
+        text = "".join(_encode_ascii(value, 0))
+        if "\\u" in text:
+            text = "".join(_encode(value, 0))
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("a text with half of a surrogate pair is not JSON") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply, or contains itself") from None
+
+
+def decoded(body):
+    """The value of some bytes. Raises ValueError."""
+    text = str(body, "utf-8")
+    if text[:1] in _SPACE:
+        text = text.strip(_SPACE)
+    try:
+        value, end = scan(text, 0)
+    except (StopIteration, SystemError):
+        # The latter where `json` is not imported, and so its error cannot be raised.
+        raise ValueError("it is not JSON") from None
+    if end != len(text) and text[end:].strip(_SPACE):
+        raise ValueError("there is more than one JSON value")
+    return value
