@@ -42,18 +42,6 @@ fn check(text: &str) -> Result<(), IdError> {
 #[serde(try_from = "String", into = "String")]
 pub struct SessionId(String);
 
-impl SessionId {
-    pub fn parse(text: impl Into<String>) -> Result<Self, IdError> {
-        let text = text.into();
-        check(&text)?;
-        Ok(Self(text))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 /// A turn's name, unique in its session: chosen by the client (then sending it twice runs it once)
 /// or its number in decimal.
 #[derive(
@@ -63,12 +51,6 @@ impl SessionId {
 pub struct TurnId(String);
 
 impl TurnId {
-    pub fn parse(text: impl Into<String>) -> Result<Self, IdError> {
-        let text = text.into();
-        check(&text)?;
-        Ok(Self(text))
-    }
-
     /// An id for a new turn chosen by a client. Numbers alone are kept for the node's own ids.
     pub fn chosen(text: impl Into<String>) -> Result<Self, IdError> {
         let id = Self::parse(text)?;
@@ -81,14 +63,21 @@ impl TurnId {
     pub fn from_number(number: TurnNo) -> Self {
         Self(number.0.to_string())
     }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 macro_rules! text_id {
     ($name:ident) => {
+        impl $name {
+            pub fn parse(text: impl Into<String>) -> Result<Self, IdError> {
+                let text = text.into();
+                check(&text)?;
+                Ok(Self(text))
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -120,18 +109,6 @@ macro_rules! text_id {
 )]
 #[serde(try_from = "String", into = "String")]
 pub struct Owner(String);
-
-impl Owner {
-    pub fn parse(text: impl Into<String>) -> Result<Self, IdError> {
-        let text = text.into();
-        check(&text)?;
-        Ok(Self(text))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 text_id!(Owner);
 text_id!(SessionId);

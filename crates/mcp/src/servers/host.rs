@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rmcp::model::JsonObject;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use windlass_client::tools::{Closed, HostMessage, Scope, ToolCall, ToolHost};
 use windlass_client::{Client, ClientError};
@@ -21,6 +21,10 @@ use super::server::Server;
 
 /// The pause before a lost connection to the node is made again.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Bytes of arguments of all open calls. The call that would pass it fails with `overloaded`: they are
+/// held in the node's process, and code is not trusted with its memory.
+const ARGUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// By which a node that stops closes its hosts' connections.
 const NODE_STOPS: u16 = 1001;
@@ -60,11 +64,13 @@ struct Attached<'s> {
     servers: &'s [Arc<Server>],
     calls: JoinSet<Within>,
     open: HashMap<Within, AbortHandle>,
+    room: Arc<Semaphore>,
 }
 
 impl<'s> Attached<'s> {
     fn new(host: ToolHost, servers: &'s [Arc<Server>]) -> Self {
-        Self { host, servers, calls: JoinSet::new(), open: HashMap::new() }
+        let room = Arc::new(Semaphore::new(ARGUMENT_BYTES_MAX));
+        Self { host, servers, calls: JoinSet::new(), open: HashMap::new(), room }
     }
 
     /// Serves until the connection is lost; why it was.
@@ -124,8 +130,15 @@ impl<'s> Attached<'s> {
             let code = Some(ErrorCode::ToolNotFound);
             return answers.give(&call, Err(ToolError { message, code, kind: None }));
         };
+        let bytes = u32::try_from(arguments.len()).unwrap_or(u32::MAX);
+        let Ok(room) = self.room.clone().try_acquire_many_owned(bytes) else {
+            let message = format!("{ARGUMENT_BYTES_MAX} bytes of calls to MCP servers are open");
+            let code = Some(ErrorCode::Overloaded);
+            return answers.give(&call, Err(ToolError { message, code, kind: None }));
+        };
         let within = call.clone();
         let begun = self.calls.spawn(async move {
+            let _room = room;
             answers.give(&within, answer(&server, &name, &arguments).await);
             within
         });

@@ -24,6 +24,10 @@ use super::effects::Act;
 use crate::clock::now_ms;
 use crate::tools::{Host, HostId, own};
 
+/// Bytes of arguments of one of the node's own tools, which are words and names. More fails with
+/// `message_too_large`.
+const OWN_ARGUMENT_BYTES_MAX: usize = 64 * 1024;
+
 /// The open calls of one turn.
 #[derive(Debug, Default)]
 pub(super) struct OpenCalls {
@@ -150,7 +154,11 @@ impl Actor {
         match &mut open.to {
             To::Own(arguments) => {
                 arguments.extend_from_slice(&part.body);
-                if !more {
+                if arguments.len() > OWN_ARGUMENT_BYTES_MAX {
+                    let message = format!("{OWN_ARGUMENT_BYTES_MAX} bytes of arguments are enough");
+                    let error = error_of(ErrorCode::MessageTooLarge, message);
+                    self.fail_call(call, &error, None);
+                } else if !more {
                     self.answer_own(turn, call);
                 }
             }
@@ -236,13 +244,16 @@ impl Actor {
                 format!("the tool's answer is over the limit of {MESSAGE_BYTES_MAX} bytes");
             let error = error_of(ErrorCode::MessageTooLarge, message);
             self.fail_call(call, &error, Some(CancelReason::GivenUp));
-        } else if ok && more {
-            self.acts.push(Act::AnswerCall { turn, call, answer: Answer { ok, more, body } });
         } else {
-            let (code, bytes) = ((!ok).then_some(ErrorCode::ToolFailed), open.answered);
-            self.end_call(turn, call, ok, code, bytes);
-            let answer = Answer { ok, more: false, body }.bounded();
-            self.acts.push(Act::AnswerCall { turn, call, answer });
+            let (more, bytes) = (ok && more, open.answered);
+            // It goes ahead of its record: nobody learns from it what the journal must have first.
+            self.send_answer(turn, call, Answer { ok, more, body }.bounded());
+            // A closed link shows when it is read.
+            let _ = self.link.flush();
+            if more {
+                return;
+            }
+            self.end_call(turn, call, ok, (!ok).then_some(ErrorCode::ToolFailed), bytes);
         }
         self.commit();
     }

@@ -95,6 +95,17 @@ send(out(turn, str((refused[0][:2], answers(1)))))";
 }
 
 #[tokio::test]
+async fn the_nodes_own_tools_take_short_arguments_only() {
+    let (node, client, _) = start_session().await;
+    let session = start(&node, &client).await;
+    let code = "
+send(call(turn, 1, 'windlass.list', b'{' + b' ' * 150_000 + b'}'), call(turn, 2, 'windlass.list', b'{}'))
+send(out(turn, str(sorted((number, ok) for number, ok, _ in answers(2)))))";
+    let turn = run(&client, &session, code).await;
+    assert_eq!(turn.output.text, "[(1, False), (2, True)]", "{turn:?}");
+}
+
+#[tokio::test]
 async fn answers_that_a_worker_does_not_read_are_bounded_and_an_interrupt_overtakes_them() {
     let (node, client, _) = start_session().await;
     let session = start(&node, &client).await;
