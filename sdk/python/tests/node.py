@@ -110,14 +110,11 @@ def _close_quietly(session: Any) -> None:
         session.close(grace=0)
 
 
-def node_pid() -> int:
-    with Windlass(start=False) as client:
-        return client.status()["pid"]
-
-
 def kill_node() -> int:
-    """Kills the tests' own node as a crash would, and waits until it is gone."""
-    pid = node_pid()
+    """Kills the tests' own node as a crash would, and waits until it is gone. A stream may still have
+    events of a node that was killed before: then the next one is started first, as the stream would."""
+    with Windlass() as client:
+        pid = client.status()["pid"]
     handle = os.pidfd_open(pid)
     try:
         os.kill(pid, signal.SIGKILL)
