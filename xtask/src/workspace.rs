@@ -31,8 +31,16 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
+/// Names the program where it is built already. A build of the one package has other features than
+/// one of the workspace, and each pushes the other's aside.
+const BUILT: &str = "WINDLASS_XTASK_PROGRAM";
+
 /// Builds the program in its debug form, if it is not built, and says where it is.
 pub fn windlass() -> Result<PathBuf> {
+    if let Some(program) = std::env::var_os(BUILT) {
+        let program = PathBuf::from(program);
+        return program.canonicalize().with_context(|| format!("no {}", program.display()));
+    }
     let built = cargo()
         .args(["build", "--quiet", "--package", "windlass", "--bin", "windlass"])
         .status()
