@@ -7,13 +7,15 @@ import { describe, test } from "node:test";
 
 import { LIMIT, TestNode } from "./support.js";
 
-/** Prints lines, waits for a file, prints more, waits for another, prints the rest. */
+/** Makes the gates of `GATED`: pipes, at which the code waits for a writer. */
+const GATES = "import os; [os.mkfifo(f'go{part}') for part in range(2)]";
+
+/** Prints lines, waits at a gate, prints more, waits at another, prints the rest. */
 const GATED = `
-import os, time
 for part in range(3):
     for n in range(500): print('line', part, n)
     print('gate', part)
-    while not os.path.exists(f'go{part}') and part < 2: time.sleep(0.005)
+    if part < 2: open(f'go{part}').read()
 'the end'
 `;
 
@@ -28,6 +30,7 @@ describe("a node that is killed", LIMIT, () => {
   test("in the middle of a stream costs no event and doubles none", async () => {
     await using node = await TestNode.prepare();
     const s = await node.client().session();
+    await s.run(GATES);
     let printed = "";
     let kills = 0;
     const seqs: number[] = [];
@@ -54,7 +57,7 @@ describe("a node that is killed", LIMIT, () => {
   test("while a turn is waited for runs it once and tells its end", async () => {
     await using node = await TestNode.prepare();
     const s = await node.client().session();
-    await s.run("count = 0");
+    await s.run(`count = 0\n${GATES}`);
     const running = s.run(`count += 1\n${GATED.replace("'the end'", "count")}`);
     await node.kill9();
     for (const gate of ["go0", "go1"]) await writeFile(join(s.workspace, gate), "");
