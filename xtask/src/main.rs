@@ -9,8 +9,11 @@ mod conformance;
 mod contract;
 mod examples;
 mod load;
+mod machine;
 mod packages;
 mod sdk;
+mod soak;
+mod start;
 mod tidy;
 mod workspace;
 
@@ -45,6 +48,10 @@ enum Command {
     Examples(examples::Args),
     /// Measure, and print both sides of each ratio
     Bench(bench::Args),
+    /// Create and close many sessions on one node, and compare what the machine held before and after
+    Soak(soak::Args),
+    /// Count what a node with 1, 10 and 100 live sessions holds of the machine
+    Scale(soak::scale::Args),
     /// Keep one core busy until standard input closes (what `contract --load` runs)
     #[command(hide = true)]
     Busy,
@@ -61,6 +68,8 @@ fn main() -> ExitCode {
         Command::Sdk(args) => sdk::run(&args),
         Command::Examples(args) => examples::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Soak(args) => soak::run(&args),
+        Command::Scale(args) => soak::scale::run(&args),
         Command::Busy => load::spin_until_stdin_closes(),
     };
     match done {

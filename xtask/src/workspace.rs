@@ -35,11 +35,17 @@ pub fn target() -> PathBuf {
 /// one of the workspace, and each pushes the other's aside.
 const BUILT: &str = "WINDLASS_XTASK_PROGRAM";
 
+/// The program that was built already, where one is named.
+pub fn built() -> Result<Option<PathBuf>> {
+    let Some(program) = std::env::var_os(BUILT).map(PathBuf::from) else { return Ok(None) };
+    let found = program.canonicalize();
+    found.map(Some).with_context(|| format!("no {}", program.display()))
+}
+
 /// Builds the program in its debug form, if it is not built, and says where it is.
 pub fn windlass() -> Result<PathBuf> {
-    if let Some(program) = std::env::var_os(BUILT) {
-        let program = PathBuf::from(program);
-        return program.canonicalize().with_context(|| format!("no {}", program.display()));
+    if let Some(program) = built()? {
+        return Ok(program);
     }
     let built = cargo()
         .args(["build", "--quiet", "--package", "windlass", "--bin", "windlass"])

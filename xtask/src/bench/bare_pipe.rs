@@ -11,7 +11,7 @@ use super::figure::Figure;
 use super::{Plan, python};
 
 /// The other side: as short as it can be.
-const LOOP: &str = "import sys
+pub const LOOP: &str = "import sys
 for line in sys.stdin:
     print(eval(line), flush=True)
 ";

@@ -1,6 +1,7 @@
-//! What confinement costs: sessions at level `full` and at level `none`, in turns in one run, and
-//! bubblewrap around the same interpreter beside.
+//! What confinement costs a session that is started by exec: at level `full` and at level `none`, in
+//! turns in one run, and bubblewrap around the same interpreter beside.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use windlass_protocol::policy::PolicyRequest;
 use super::figure::{Figure, millis};
 use super::node::{Bench, block_on, create, turn};
 use super::{Plan, python};
+use crate::start::StartBy;
 
 const FIRST_ROUNDS: usize = 40;
 const WARM_ROUNDS: usize = 4000;
@@ -28,7 +30,7 @@ const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 /// bubblewrap adds to the start of the bare interpreter, beside what the level adds.
 pub fn first_answers(plan: &Plan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = Bench::start_by(StartBy::Exec).await?;
         let bwrap = bwrap_is_there();
         let (mut full, mut none, mut added, mut wrapped) = (vec![], vec![], vec![], vec![]);
         // The first one compiles the worker's files for this interpreter.
@@ -123,17 +125,18 @@ pub fn bwrap_is_there() -> bool {
 }
 
 /// As much of a sandbox as bubblewrap gives to one command.
-fn bwrap_start() -> Result<Duration> {
-    let mut command = Command::new("bwrap");
+pub fn bwrap(interpreter: &Path, code: &str) -> Command {
+    let mut command = python::command_of("bwrap");
     command
         .args(["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"])
         .args(["--tmpfs", "/tmp"])
-        .arg(python::path())
-        .args(["-c", "1"])
-        .env_clear()
-        .env("PATH", "/usr/bin:/bin")
-        .env("LANG", "C.UTF-8");
-    time_of(&mut command)
+        .arg(interpreter)
+        .args(["-c", code]);
+    command
+}
+
+fn bwrap_start() -> Result<Duration> {
+    time_of(&mut bwrap(&python::path(), "1"))
 }
 
 fn bare_start() -> Result<Duration> {

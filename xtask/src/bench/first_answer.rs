@@ -1,46 +1,108 @@
-//! `first_answer_exec`: from the request for a new session to the answer of its first turn, by the
-//! plain exec path: keeper, interpreter and worker start for it. Beside a bare start of the same
-//! interpreter.
+//! `first_answer_exec`, `_zygote`, `_pool`: from the request for a new session, confined as sessions
+//! are by default, to the answer of its first turn. The same with `_np`: an answer that has imported
+//! numpy and pandas, which a zygote has done before. Beside a bare start of the same interpreter to
+//! the same answer.
 
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use windlass_protocol::api::{CloseQuery, CreateSession};
 
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on, create, turn};
+use super::node::{block_on, program, turn};
 use super::{Plan, python};
+use crate::start::{Environment, StartBy, StartNode};
 
-const ROUNDS: usize = 40;
+/// An interpreter starts in tens of milliseconds, one that imports pandas in hundreds.
+const EXEC_ROUNDS: usize = 40;
+const EXEC_PANDAS_ROUNDS: usize = 15;
+
+/// From a zygote or a pool it is a few, but the pool is to be full again in between.
+const FORK_ROUNDS: usize = 100;
+
+/// Sessions before the first one that counts: the first one lays out and compiles the worker's files.
+const WARM_UP_ROUNDS: usize = 2;
 
 const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
-    block_on(async {
-        let bench = Bench::start().await?;
-        let wanted = CreateSession { turn: Some(turn("1+1")), ..create() };
-        let (mut times, mut bare) = (Vec::new(), Vec::new());
-        // The first one compiles the worker's files for this interpreter.
-        for round in 0..=plan.rounds(ROUNDS) {
-            let started = Instant::now();
-            let created = bench.client.create_session(&wanted).await?;
-            let took = started.elapsed();
-            let answer = created.turn.context("no first turn")?;
-            ensure!(answer.output.text == "2\n", "the turn answered {:?}", answer.output.text);
-            bench.client.close_session(&created.session.id, AT_ONCE).await?;
-            if round > 0 {
-                times.push(took);
-                bare.push(bare_start()?);
-            }
-        }
-        Ok(vec![Figure::of_times("first_answer_exec", &times).beside(&millis(&bare))])
-    })
+const BARE: &str = "1+1";
+const WITH_PANDAS: &str = "import numpy, pandas\n1+1";
+
+pub fn exec(plan: &Plan) -> Result<Vec<Figure>> {
+    let bare = measure(plan, StartBy::Exec, &Case::bare(), EXEC_ROUNDS)?;
+    let pandas = measure(plan, StartBy::Exec, &Case::with_pandas()?, EXEC_PANDAS_ROUNDS)?;
+    Ok(vec![bare, pandas])
 }
 
-fn bare_start() -> Result<Duration> {
+pub fn zygote(plan: &Plan) -> Result<Vec<Figure>> {
+    let bare = measure(plan, StartBy::Zygote, &Case::bare(), FORK_ROUNDS)?;
+    let pandas = measure(plan, StartBy::Zygote, &Case::with_pandas()?, FORK_ROUNDS)?;
+    Ok(vec![bare, pandas])
+}
+
+pub fn pool(plan: &Plan) -> Result<Vec<Figure>> {
+    let bare = measure(plan, StartBy::Pool, &Case::bare(), FORK_ROUNDS)?;
+    let pandas = measure(plan, StartBy::Pool, &Case::with_pandas()?, FORK_ROUNDS)?;
+    Ok(vec![bare, pandas])
+}
+
+/// What is asked for, of which interpreter.
+struct Case {
+    environment: Environment,
+    code: &'static str,
+    suffix: &'static str,
+}
+
+impl Case {
+    fn bare() -> Self {
+        Self { environment: Environment::bare(python::path()), code: BARE, suffix: "" }
+    }
+
+    fn with_pandas() -> Result<Self> {
+        Ok(Self { environment: Environment::with_pandas()?, code: WITH_PANDAS, suffix: "_np" })
+    }
+}
+
+fn measure(plan: &Plan, start: StartBy, case: &Case, rounds: usize) -> Result<Figure> {
+    let name = format!("first_answer_{}{}", start.as_str(), case.suffix);
+    let times = block_on(async {
+        let node = StartNode::start(program()?, start, case.environment.clone()).await?;
+        let mut times = Vec::new();
+        for round in 0..WARM_UP_ROUNDS + plan.rounds(rounds) {
+            let took = first_answer(&node, case.code).await?;
+            if round >= WARM_UP_ROUNDS {
+                times.push(took);
+            }
+            // Not part of what is measured: it happens behind a session that works already.
+            node.ready().await?;
+        }
+        Ok(times)
+    });
+    let times = times.with_context(|| name.clone())?;
+    let bare = (0..plan.rounds(EXEC_PANDAS_ROUNDS)).map(|_| bare_start(case));
+    let bare = bare.collect::<Result<Vec<Duration>>>()?;
+    Ok(Figure::of_times(&name, &times).beside(&millis(&bare)))
+}
+
+async fn first_answer(node: &StartNode, code: &str) -> Result<Duration> {
+    let wanted = CreateSession {
+        interpreter: Some(node.interpreter()),
+        turn: Some(turn(code)),
+        ..CreateSession::default()
+    };
     let started = Instant::now();
-    let status = python::command().args(["-c", "print(1+1)"]).stdout(Stdio::null()).status()?;
-    ensure!(status.success(), "the interpreter failed");
-    Ok(started.elapsed())
+    let created = node.client.create_session(&wanted).await?;
+    let took = started.elapsed();
+    let answer = created.turn.context("no first turn")?;
+    ensure!(answer.output.text == "2\n", "the turn answered {:?}", answer.output.text);
+    node.check_started(&created.session.id, &[node.start]).await?;
+    node.client.close_session(&created.session.id, AT_ONCE).await?;
+    Ok(took)
+}
+
+/// The same interpreter, alone and free, to the first byte of its answer.
+fn bare_start(case: &Case) -> Result<Duration> {
+    let mut command = python::command_of(&case.environment.interpreter);
+    let code = case.code.replace("1+1", "print(1+1)");
+    python::first_byte(command.args(["-c", &code]))
 }

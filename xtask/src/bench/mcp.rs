@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use windlass_testkit::TestNode;
 
 use super::figure::{Figure, millis};
-use super::memory::pss_mib;
 use super::node::{Bench, block_on, program};
 use super::{Plan, python};
+use crate::machine::pss_mib;
 
 const STARTS: usize = 40;
 const ROUNDS: usize = 4000;

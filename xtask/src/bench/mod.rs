@@ -4,16 +4,20 @@
 mod bare_pipe;
 mod bombs;
 mod confined;
+mod density;
 mod figure;
 mod first_answer;
+mod fork_live;
 mod interrupt;
 mod mcp;
 mod memory;
 mod node;
 mod output;
 mod peers;
+mod promised;
 mod python;
 mod recovery;
+mod throughput;
 mod tools;
 mod warm_turn;
 
@@ -23,18 +27,43 @@ use anyhow::{Context, Result, bail};
 
 use self::figure::Figure;
 use crate::Verdict;
+use crate::start::StartBy;
 
 /// A measurement: the figures it gives and how it takes them.
 struct Bench {
     figures: &'static [&'static str],
-    measure: fn(&Plan) -> Result<Vec<Figure>>,
+    measure: Measure,
 }
+
+type Measure = fn(&Plan) -> Result<Vec<Figure>>;
 
 /// Every measurement, in the order they run.
 const BENCHES: &[Bench] = &[
     Bench { figures: &["bare_pipe"], measure: bare_pipe::measure },
     Bench { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
-    Bench { figures: &["first_answer_exec"], measure: first_answer::measure },
+    Bench { figures: &["turns_per_s_1"], measure: throughput::one },
+    Bench { figures: &["turns_per_s_10"], measure: throughput::ten },
+    Bench { figures: &["turns_per_s_100"], measure: throughput::hundred },
+    Bench { figures: &["first_answer_exec", "first_answer_exec_np"], measure: first_answer::exec },
+    Bench {
+        figures: &["first_answer_zygote", "first_answer_zygote_np"],
+        measure: first_answer::zygote,
+    },
+    Bench { figures: &["first_answer_pool", "first_answer_pool_np"], measure: first_answer::pool },
+    Bench { figures: &["fork_live"], measure: fork_live::measure },
+    Bench {
+        figures: &[
+            "idle_session_mib",
+            "idle_session_shared_mib",
+            "idle_session_node_mib",
+            "idle_session_all_mib",
+            "idle_session_memcg_mib",
+            "sessions_answering",
+            "sessions_answering_turn",
+            "sessions_created_per_s",
+        ],
+        measure: density::measure,
+    },
     Bench {
         figures: &["confined_first_answer", "confined_added", "bwrap_exec"],
         measure: confined::first_answers,
@@ -65,6 +94,15 @@ pub struct Args {
     /// bubblewrap, installed by apt-get if it is not there
     #[arg(long)]
     peers: bool,
+    /// Only the figures of which something is promised; fails if a promise is not kept
+    #[arg(long, conflicts_with_all = ["names", "quick"])]
+    promised: bool,
+    /// Sessions of idle_session_* and sessions_answering*
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    sessions: u32,
+    /// How the sessions of idle_session_*, sessions_answering* and fork_live start
+    #[arg(long, value_enum, default_value_t = StartBy::Pool)]
+    start: StartBy,
     /// Fewer rounds: shows that it works, not how well
     #[arg(long)]
     quick: bool,
@@ -74,6 +112,8 @@ pub struct Args {
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     effort: Effort,
+    sessions: usize,
+    start: StartBy,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,26 +143,49 @@ pub fn run(args: &Args) -> Result<Verdict> {
             bail!("no figure is called {name:?}; there are: {}", names.join(", "));
         }
     }
-    let asked = |figure: &str| args.names.is_empty() || args.names.iter().any(|n| n == figure);
-    let plan = Plan { effort: if args.quick { Effort::Quick } else { Effort::Full } };
+    let asked = |figure: &str| match args.promised {
+        true => promised::is_promised(figure),
+        false => args.names.is_empty() || args.names.iter().any(|name| name == figure),
+    };
+    let plan = Plan {
+        effort: if args.quick { Effort::Quick } else { Effort::Full },
+        sessions: usize::try_from(args.sessions)?,
+        start: args.start,
+    };
     if args.peers {
         peers::install_bwrap()?;
     }
     if !args.json {
         println!("{}", figure::HEADING);
     }
-    for bench in BENCHES.iter().filter(|bench| bench.figures.iter().any(|name| asked(name))) {
-        // Printed one by one: a long run shows how far it is, and a failed one what it had.
-        for figure in (bench.measure)(&plan)?.iter().filter(|figure| asked(&figure.figure)) {
-            print(figure, args.json)?;
+    let chosen = BENCHES.iter().filter(|bench| bench.figures.iter().any(|name| asked(name)));
+    let measures = chosen.map(|bench| bench.measure);
+    let peers: &[Measure] = if args.peers { &[peers::bwrap_pythons, peers::jupyter] } else { &[] };
+    let mut verdict = Verdict::Good;
+    let mut taken = Vec::new();
+    for (measure, is_peer) in
+        measures.map(|own| (own, false)).chain(peers.iter().map(|peer| (*peer, true)))
+    {
+        // Printed one by one: a long run shows how far it is. One that fails takes none with it.
+        match measure(&plan) {
+            Ok(figures) => {
+                for figure in
+                    figures.into_iter().filter(|f| is_peer || args.promised || asked(&f.figure))
+                {
+                    print(&figure, args.json)?;
+                    taken.push(figure);
+                }
+            }
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                verdict = Verdict::Bad;
+            }
         }
     }
-    if args.peers {
-        for figure in peers::measure(&plan)? {
-            print(&figure, args.json)?;
-        }
+    match args.promised {
+        true if promised::judge(&taken) == Verdict::Bad => Ok(Verdict::Bad),
+        _ => Ok(verdict),
     }
-    Ok(Verdict::Good)
 }
 
 /// The client in this process is half of what is measured, so it is built like the node is.

@@ -8,15 +8,20 @@ use anyhow::{Context, Result, ensure};
 use windlass_client::Client;
 use windlass_protocol::SessionId;
 use windlass_protocol::api::{CreateSession, SubmitTurn, Turn};
-use windlass_testkit::TestNode;
+use windlass_testkit::{TestNode, TestNodeBuilder};
 
 use super::python;
+use crate::start::{START, StartBy};
+use crate::workspace;
 
 /// How long one reply may wait.
 const WAIT_MS: u64 = 60_000;
 
-/// Builds the release binary, if it is not built, and says where it is.
+/// Builds the release binary, if it is not built or another one named, and says where it is.
 pub fn program() -> Result<PathBuf> {
+    if let Some(program) = workspace::built()? {
+        return Ok(program);
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
         .args(["build", "--release", "--quiet", "--package", "windlass"])
@@ -39,7 +44,17 @@ pub struct Bench {
 
 impl Bench {
     pub async fn start() -> Result<Self> {
-        let node = TestNode::start(program()?).await?;
+        Self::started(TestNode::builder(program()?)).await
+    }
+
+    /// A node that starts its sessions in this way. Only exec is certain here: what else there is to
+    /// be ready for, and to be checked, is `crate::start`'s.
+    pub async fn start_by(start: StartBy) -> Result<Self> {
+        Self::started(TestNode::builder(program()?).env(START, start.as_str())).await
+    }
+
+    async fn started(builder: TestNodeBuilder) -> Result<Self> {
+        let node = builder.start().await?;
         let client = node.client().await?;
         Ok(Self { node, client })
     }

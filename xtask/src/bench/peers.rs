@@ -1,5 +1,6 @@
 //! The same things measured with Jupyter (jupyter_client and ipykernel from PyPI, in a virtual
-//! environment below the target directory), beside the bare pipe of this run.
+//! environment below the target directory), and `bwrap_python`: bubblewrap around an interpreter, to
+//! the first byte of its answer, the floor for any confined session that starts its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,13 +8,16 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::figure::Figure;
+use super::figure::{Figure, millis};
 use super::{Plan, python};
+use crate::start::Environment;
 
 /// Prints one JSON object: lists of milliseconds by figure, and mebibytes.
 const SCRIPT: &str = include_str!("jupyter.py");
 
 const ROUNDS: usize = 300;
+const BWRAP_ROUNDS: usize = 40;
+const BWRAP_PANDAS_ROUNDS: usize = 15;
 
 #[derive(Debug, Deserialize)]
 struct Measured {
@@ -23,7 +27,7 @@ struct Measured {
     session_mib: Vec<f64>,
 }
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn jupyter(plan: &Plan) -> Result<Vec<Figure>> {
     let venv = prepare()?;
     let output = Command::new(venv.join("bin/python"))
         .args(["-c", SCRIPT, &plan.rounds(ROUNDS).to_string()])
@@ -40,6 +44,30 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
         Figure::of("jupyter_interrupt_sleep", "ms", &measured.interrupt_sleep),
         Figure::of("jupyter_session_mib", "MiB", &measured.session_mib),
     ])
+}
+
+/// `bwrap_python` and `bwrap_python_np`, each beside the same interpreter without a sandbox.
+pub fn bwrap_pythons(plan: &Plan) -> Result<Vec<Figure>> {
+    let pandas = Environment::with_pandas()?.interpreter;
+    Ok(vec![
+        bwrap_python("bwrap_python", &python::path(), "print(1+1)", plan.rounds(BWRAP_ROUNDS))?,
+        bwrap_python(
+            "bwrap_python_np",
+            &pandas,
+            "import numpy, pandas; print(1+1)",
+            plan.rounds(BWRAP_PANDAS_ROUNDS),
+        )?,
+    ])
+}
+
+fn bwrap_python(name: &str, interpreter: &Path, code: &str, rounds: usize) -> Result<Figure> {
+    let (mut wrapped, mut bare) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        wrapped.push(python::first_byte(&mut super::confined::bwrap(interpreter, code))?);
+        let mut alone = python::command_of(interpreter);
+        bare.push(python::first_byte(alone.args(["-c", code]))?);
+    }
+    Ok(Figure::of_times(name, &wrapped).beside(&millis(&bare)))
 }
 
 /// Installs bubblewrap where it is missing; the measurement itself is in `confined`.

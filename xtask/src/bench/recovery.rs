@@ -25,7 +25,9 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
         let mut bench = Bench::start().await?;
         let session = bench.session().await?;
         // It prints until a file tells it to stop, so that every kill hits it printing.
-        let stop = bench.node.base().join("stop");
+        // In its workspace: what else lies below /tmp it cannot see.
+        let workspace = bench.client.session(&session).await?.workspace;
+        let stop = std::path::Path::new(&workspace).join("stop");
         let code = format!(
             "import os\nn = 0\nwhile not os.path.exists({:?}):\n    print('line', n)\n    n += 1\nn",
             stop.display().to_string()

@@ -1,0 +1,101 @@
+//! `fork_live`: a session that holds a table of 100 MB is forked; from the request to the twin's
+//! answer how long its table is. Beside what a copy of that much memory takes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use windlass_protocol::api::{CloseQuery, CreateSession};
+use windlass_protocol::{Outcome, SessionId};
+
+use super::Plan;
+use super::figure::{Figure, millis};
+use super::node::{block_on, program, turn};
+use crate::start::{Door, Environment, StartNode};
+
+const ROUNDS: usize = 40;
+
+/// The first twin may find things cold that the next ones do not.
+const WARM_UP_ROUNDS: usize = 1;
+
+/// Ten columns of eight bytes: 100 MB.
+const ROWS: usize = 1_250_000;
+const BYTES: usize = ROWS * 10 * 8;
+
+const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
+
+pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+    block_on(async {
+        let environment = Environment::with_pandas()?;
+        let node = StartNode::start(program()?, plan.start, environment).await?;
+        let session = with_table(&node).await?;
+        let mut door = node.door().await?;
+        let mut times = Vec::new();
+        for round in 0..WARM_UP_ROUNDS + plan.rounds(ROUNDS) {
+            let Some(took) = fork(&node, &mut door, &session).await? else {
+                eprintln!("this node cannot fork a live session: no fork_live");
+                return Ok(Vec::new());
+            };
+            if round >= WARM_UP_ROUNDS {
+                times.push(took);
+            }
+        }
+        let copies: Vec<Duration> = (0..plan.rounds(ROUNDS)).map(|_| copy()).collect();
+        Ok(vec![Figure::of_times("fork_live", &times).beside(&millis(&copies))])
+    })
+}
+
+async fn with_table(node: &StartNode) -> Result<SessionId> {
+    let code = format!("import numpy, pandas\ndf = pandas.DataFrame(numpy.ones(({ROWS}, 10)))");
+    let wanted = CreateSession {
+        interpreter: Some(node.interpreter()),
+        turn: Some(turn(&code)),
+        ..CreateSession::default()
+    };
+    let created = node.client.create_session(&wanted).await?;
+    let made = created.turn.context("no first turn")?;
+    ensure!(made.outcome == Some(Outcome::Ok), "the code said {}", made.output.text);
+    Ok(created.session.id)
+}
+
+/// The time of one fork; none where the node has no such thing. The twin is gone when this returns.
+async fn fork(node: &StartNode, door: &mut Door, session: &SessionId) -> Result<Option<Duration>> {
+    let started = Instant::now();
+    let (status, said) =
+        door.ask("POST", &format!("/v1/sessions/{session}/fork"), &json!({})).await?;
+    if status == 404 {
+        return Ok(None);
+    }
+    let twin = twin_in(status, &said)?;
+    let answer = node.client.submit_turn(&twin, &turn("len(df)")).await?;
+    let took = started.elapsed();
+    ensure!(answer.output.text == format!("{ROWS}\n"), "it answered {:?}", answer.output.text);
+    node.client.close_session(&twin, AT_ONCE).await?;
+    Ok(Some(took))
+}
+
+fn twin_in(status: u16, said: &Value) -> Result<SessionId> {
+    ensure!((200..300).contains(&status), "the fork was refused with {status}: {said}");
+    let id = said["session"]["id"].clone();
+    serde_json::from_value(id).with_context(|| format!("the fork's answer names no twin: {said}"))
+}
+
+fn copy() -> Duration {
+    let table = vec![1_u8; BYTES];
+    let started = Instant::now();
+    std::hint::black_box(table.clone());
+    started.elapsed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_twin_is_named_by_the_answer() {
+        let said = json!({"session": {"id": "s1"}, "not_carried": []});
+        assert_eq!(twin_in(201, &said).unwrap().as_str(), "s1");
+        assert!(twin_in(409, &said).is_err());
+        assert!(twin_in(201, &json!({})).is_err());
+    }
+}

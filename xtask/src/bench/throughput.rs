@@ -1,0 +1,165 @@
+//! `turns_per_s_1`, `_10`, `_100`: turns of `1+1` over so many sessions at once, one client and one
+//! task for each, all in this process's one thread, each asking again when it is answered. Beside as
+//! many bare python loops, driven in the same way over their pipes.
+
+use std::io;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::task::JoinSet;
+use windlass_client::Client;
+use windlass_protocol::SessionId;
+
+use super::bare_pipe::LOOP;
+use super::figure::Figure;
+use super::node::{Bench, block_on, turn};
+use super::{Plan, python};
+
+/// Both sides are measured in turns of this many parts, so that a noisy moment hits both.
+const PARTS: usize = 5;
+
+/// One part of one side, in tenths: a quick run takes one.
+const TENTHS: usize = 10;
+const TENTH: Duration = Duration::from_millis(100);
+
+/// Turns of each session, or lines of each loop, before the first that counts.
+const WARM_UP_ROUNDS: usize = 50;
+
+pub fn one(plan: &Plan) -> Result<Vec<Figure>> {
+    block_on(side_by_side(1, plan))
+}
+
+pub fn ten(plan: &Plan) -> Result<Vec<Figure>> {
+    block_on(side_by_side(10, plan))
+}
+
+pub fn hundred(plan: &Plan) -> Result<Vec<Figure>> {
+    block_on(side_by_side(100, plan))
+}
+
+async fn side_by_side(width: usize, plan: &Plan) -> Result<Vec<Figure>> {
+    let time = TENTH * u32::try_from(plan.rounds(TENTHS))?;
+    let bench = Bench::start().await?;
+    let mut sessions = Vec::new();
+    for _ in 0..width {
+        let session = Session { client: bench.node.client().await?, id: bench.session().await? };
+        sessions.push(Driven::Session(session));
+    }
+    let mut loops =
+        (0..width).map(|_| Pipe::start().map(Driven::Pipe)).collect::<Result<Vec<_>>>()?;
+    warm_up(&mut sessions).await?;
+    warm_up(&mut loops).await?;
+    let (mut turns, mut lines) = (Vec::new(), Vec::new());
+    for _ in 0..PARTS {
+        turns.push(rate(&mut sessions, time).await?);
+        lines.push(rate(&mut loops, time).await?);
+    }
+    Ok(vec![Figure::of(&format!("turns_per_s_{width}"), "1/s", &turns).beside(&lines)])
+}
+
+/// One that answers: both sides are driven by the same code.
+enum Driven {
+    Session(Session),
+    Pipe(Pipe),
+}
+
+impl Driven {
+    async fn round(&mut self) -> Result<()> {
+        match self {
+            Self::Session(session) => session.round().await,
+            Self::Pipe(pipe) => pipe.round().await,
+        }
+    }
+}
+
+async fn warm_up(all: &mut [Driven]) -> Result<()> {
+    for one in all {
+        for _ in 0..WARM_UP_ROUNDS {
+            one.round().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Answers per second of all together, each in a closed loop.
+async fn rate(all: &mut Vec<Driven>, time: Duration) -> Result<f64> {
+    let mut loops = JoinSet::new();
+    let began = Instant::now();
+    for mut one in all.drain(..) {
+        loops.spawn(async move {
+            let mut rounds = 0_usize;
+            while began.elapsed() < time {
+                one.round().await?;
+                rounds += 1;
+            }
+            anyhow::Ok((one, rounds))
+        });
+    }
+    let mut rounds = 0;
+    while let Some(done) = loops.join_next().await {
+        let (one, its) = done??;
+        rounds += its;
+        all.push(one);
+    }
+    Ok(rounds as f64 / began.elapsed().as_secs_f64())
+}
+
+struct Session {
+    client: Client,
+    id: SessionId,
+}
+
+impl Session {
+    async fn round(&mut self) -> Result<()> {
+        let turn = self.client.submit_turn(&self.id, &turn("1+1")).await?;
+        ensure!(turn.output.text == "2\n", "the turn answered {:?}", turn.output.text);
+        Ok(())
+    }
+}
+
+/// A bare loop with its pipes in this runtime; ended on drop.
+struct Pipe {
+    child: Child,
+    stdin: Sender,
+    stdout: BufReader<Receiver>,
+    answer: String,
+}
+
+impl Pipe {
+    fn start() -> Result<Self> {
+        let mut child = python::command()
+            .args(["-I", "-S", "-c", LOOP])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {}", python::path().display()))?;
+        let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).context("no pipes")?;
+        let ends = Sender::from_owned_fd(stdin.into())
+            .and_then(|stdin| Ok((stdin, Receiver::from_owned_fd(stdout.into())?)));
+        let (stdin, stdout) = ends.context("cannot wait for the loop's pipes")?;
+        Ok(Self { child, stdin, stdout: BufReader::new(stdout), answer: String::new() })
+    }
+
+    async fn round(&mut self) -> Result<()> {
+        self.answer.clear();
+        self.exchange().await.context("the loop has ended")?;
+        ensure!(self.answer == "2\n", "the loop answered {:?}", self.answer);
+        Ok(())
+    }
+
+    async fn exchange(&mut self) -> io::Result<()> {
+        self.stdin.write_all(b"1+1\n").await?;
+        self.stdout.read_line(&mut self.answer).await.map(drop)
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        // Only fails when it has ended already, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,192 @@
+//! What a node and its sessions take of the machine, read from `/proc` and the cgroup mounts. Reads
+//! only, and each list once: with thousands of sessions a second look costs seconds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use windlass_testkit::processes;
+
+const KIB_PER_MIB: f64 = 1024.0;
+const BYTES_PER_MIB: f64 = 1024.0 * 1024.0;
+
+/// Every process of the machine by its parent, at one moment. Without zombies.
+#[derive(Debug)]
+pub struct Tree {
+    children: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Tree {
+    pub fn now() -> Self {
+        let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for process in processes::all() {
+            children.entry(process.parent).or_default().push(process.pid);
+        }
+        Self { children }
+    }
+
+    /// `root` and all that is below it.
+    pub fn whole(&self, root: u32) -> Vec<u32> {
+        let mut found = vec![root];
+        let mut next = 0;
+        while let Some(pid) = found.get(next).copied() {
+            found.extend(self.children.get(&pid).into_iter().flatten());
+            next += 1;
+        }
+        found
+    }
+}
+
+/// What a process takes, shared pages by its share.
+pub fn pss_mib(pid: u32) -> Result<f64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
+        .with_context(|| format!("cannot read what process {pid} takes"))?;
+    pss_in(&rollup).with_context(|| format!("process {pid} has no Pss"))
+}
+
+fn pss_in(rollup: &str) -> Option<f64> {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kib: f64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kib / KIB_PER_MIB)
+}
+
+/// All processes of the list together.
+pub fn pss_mib_of(pids: &[u32]) -> Result<f64> {
+    // An empty sum of floats would be negative, and shown as such.
+    pids.iter().try_fold(0.0, |sum, pid| Ok(sum + pss_mib(*pid)?))
+}
+
+/// What the names of a node's cgroups begin with.
+pub const CGROUP: &str = "windlass-";
+
+/// What the session's memory cgroup that a process is in is charged with; none where it is in none.
+pub fn memcg_mib(pid: u32) -> Option<f64> {
+    let membership = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let bytes = usage_files(&membership, &mounts)
+        .into_iter()
+        .find_map(|file| fs::read_to_string(file).ok()?.trim().parse::<f64>().ok())?;
+    Some(bytes / BYTES_PER_MIB)
+}
+
+/// Where the use may be said: version 1's file before version 2's.
+fn usage_files(membership: &str, mounts: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for (file, is_memory) in [
+        ("memory.usage_in_bytes", (|names| names == "memory") as fn(&str) -> bool),
+        ("memory.current", |names| names.is_empty()),
+    ] {
+        let path = membership.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let names = fields.next()?;
+            let path = names.split(',').any(is_memory).then(|| fields.next()).flatten()?;
+            path.rsplit('/').next()?.starts_with(CGROUP).then_some(path)
+        });
+        let kind = if file == "memory.current" { "cgroup2" } else { "cgroup" };
+        files.extend(path.and_then(|path| Some(below_mount(mounts, kind, path)?.join(file))));
+    }
+    files
+}
+
+/// A cgroup's directory: its path is seen from the hierarchy's root, a mount may show a part of it.
+fn below_mount(mounts: &str, kind: &str, path: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (mount, source) = line.split_once(" - ")?;
+        let mut source = source.split_ascii_whitespace();
+        let (found, options) = (source.next()?, source.nth(1)?);
+        let fits = kind == "cgroup2" || options.split(',').any(|option| option == "memory");
+        let mut fields = mount.split_ascii_whitespace().skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        let rest = Path::new(path).strip_prefix(root).ok()?;
+        (found == kind && fits).then(|| Path::new(point).join(rest))
+    })
+}
+
+/// The distinct namespaces that these processes are in.
+pub fn namespaces(pids: &[u32]) -> usize {
+    let mut seen = BTreeSet::new();
+    for pid in pids {
+        let Ok(links) = fs::read_dir(format!("/proc/{pid}/ns")) else { continue };
+        seen.extend(links.filter_map(|link| fs::read_link(link.ok()?.path()).ok()));
+    }
+    seen.len()
+}
+
+/// Mounts in all the mount namespaces that these processes are in, each namespace once.
+pub fn mounts(pids: &[u32]) -> usize {
+    let mut seen = BTreeSet::new();
+    let first_of_each = pids.iter().filter(|pid| {
+        fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|namespace| seen.insert(namespace))
+    });
+    first_of_each.map(|pid| mounts_seen_by(*pid)).sum()
+}
+
+fn mounts_seen_by(pid: u32) -> usize {
+    fs::read_to_string(format!("/proc/{pid}/mountinfo")).map_or(0, |text| text.lines().count())
+}
+
+pub fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
+/// Directories of any cgroup hierarchy whose name begins so.
+pub fn cgroups(prefix: &str) -> usize {
+    named_below(Path::new("/sys/fs/cgroup"), prefix)
+}
+
+fn named_below(directory: &Path, prefix: &str) -> usize {
+    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    let directories = entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    directories
+        .map(|entry| {
+            let own = usize::from(entry.file_name().to_string_lossy().starts_with(prefix));
+            own + named_below(&entry.path(), prefix)
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+        30 20 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+        31 20 0:27 /box /sys/fs/cgroup/memory rw shared:5 - cgroup cgroup rw,memory\n\
+        32 20 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+
+    fn files(membership: &str) -> Vec<String> {
+        let files = usage_files(membership, MOUNTS);
+        files.iter().map(|file| file.display().to_string()).collect()
+    }
+
+    #[test]
+    fn a_memory_cgroup_is_found_below_its_mount() {
+        assert_eq!(
+            files("4:memory:/box/windlass-s1\n1:cpu:/windlass-s1\n"),
+            ["/sys/fs/cgroup/memory/windlass-s1/memory.usage_in_bytes"]
+        );
+        assert_eq!(
+            files("0::/user/windlass-s1\n"),
+            ["/sys/fs/cgroup/unified/user/windlass-s1/memory.current"]
+        );
+        // Outside of what the mount shows, and no session's.
+        assert_eq!(files("4:memory:/other/windlass-s1\n"), [""; 0]);
+        assert_eq!(files("4:memory:/box\n0::/\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_proportional_size_is_read_in_mebibytes() {
+        assert_eq!(pss_in("Rss:  9999 kB\nPss:    2048 kB\nPss_Anon: 1 kB\n"), Some(2.0));
+        assert_eq!(pss_in("Rss: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn a_tree_is_a_process_and_all_below_it() {
+        let tree = Tree { children: BTreeMap::from([(1, vec![2, 3]), (3, vec![4]), (9, vec![5])]) };
+        assert_eq!(tree.whole(1), [1, 2, 3, 4]);
+        assert_eq!(tree.whole(7), [7]);
+    }
+}

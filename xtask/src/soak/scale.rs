@@ -1,0 +1,126 @@
+//! `cargo xtask scale`: what a node holds of the machine with no session, and with 1, 10 and 100 that
+//! have answered and are idle; and how much each session added. `docs/scale.md` shows it.
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+
+use super::census::{Census, Place};
+use super::report::shown;
+use super::{cgroup_prefix, still, wanted};
+use crate::start::{Environment, StartBy, StartNode};
+use crate::{Verdict, workspace};
+
+/// How many sessions there are at each count; the first one is the node alone.
+const STEPS: [usize; 4] = [0, 1, 10, 100];
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// How the sessions start
+    #[arg(long, value_enum, default_value_t = StartBy::Pool)]
+    start: StartBy,
+    /// With numpy and pandas in each
+    #[arg(long)]
+    pandas: bool,
+    /// One JSON object a line instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+/// One thing, at each step.
+#[derive(Debug, PartialEq, Serialize)]
+struct Line {
+    what: &'static str,
+    counts: Vec<f64>,
+    /// What each of the last step's sessions added to the step before.
+    per_session: f64,
+}
+
+pub fn run(args: &Args) -> Result<Verdict> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let lines = lines(&runtime.block_on(counts(args))?);
+    if !args.json {
+        let heads: String = STEPS.iter().map(|step| format!(" {step:>9}")).collect();
+        println!("{:<26}{heads}  per session", "live sessions");
+    }
+    for line in &lines {
+        match args.json {
+            true => println!("{}", serde_json::to_string(line)?),
+            false => println!("{}", line.shown()),
+        }
+    }
+    Ok(Verdict::Good)
+}
+
+async fn counts(args: &Args) -> Result<Vec<Census>> {
+    let environment = match args.pandas {
+        true => Environment::with_pandas()?,
+        false => Environment::bare(windlass_testkit::python()),
+    };
+    let node = StartNode::start(workspace::windlass()?, args.start, environment).await?;
+    let mut wanted = wanted(&node);
+    if let Some(turn) = wanted.turn.as_mut().filter(|_| args.pandas) {
+        turn.code = "import numpy, pandas\n1+1".into();
+    }
+    // It makes what is made once, too.
+    let place = Place::of(&node, cgroup_prefix(&node).await?);
+    let (mut counts, mut sessions) = (Vec::new(), 0);
+    for step in STEPS {
+        while sessions < step {
+            let created = node.client.create_session(&wanted).await?;
+            let answer = created.turn.map(|turn| turn.output.text).unwrap_or_default();
+            ensure!(answer == "2\n", "the turn answered {answer:?}");
+            sessions += 1;
+        }
+        counts.push(still(&node, &place).await?);
+    }
+    Ok(counts)
+}
+
+/// Picks one count out of all.
+type Count = fn(&Census) -> f64;
+
+fn lines(counts: &[Census]) -> Vec<Line> {
+    let named: [(&str, Count); 12] = [
+        ("processes", |census| census.processes as f64),
+        ("threads of the node", |census| census.node_threads as f64),
+        ("threads of others", |census| census.other_threads as f64),
+        ("descriptors of the node", |census| census.node_descriptors as f64),
+        ("descriptors of others", |census| census.other_descriptors as f64),
+        ("cgroups", |census| census.cgroups as f64),
+        ("namespaces", |census| census.namespaces as f64),
+        ("mounts", |census| census.mounts as f64),
+        ("files", |census| census.files as f64),
+        ("kept directories", |census| census.kept as f64),
+        ("MiB of the node", |census| census.node_mib),
+        ("MiB of others", |census| census.other_mib),
+    ];
+    named.into_iter().map(|(what, count)| line(what, counts.iter().map(count).collect())).collect()
+}
+
+fn line(what: &'static str, counts: Vec<f64>) -> Line {
+    let per_session = match (counts.as_slice(), STEPS) {
+        ([.., before, last], [.., few, many]) => (last - before) / (many - few) as f64,
+        _ => 0.0,
+    };
+    Line { what, counts, per_session }
+}
+
+impl Line {
+    fn shown(&self) -> String {
+        let counts: String =
+            self.counts.iter().map(|count| format!(" {:>9}", shown(*count))).collect();
+        format!("{:<26}{counts}  {:>11.2}", self.what, self.per_session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_session_adds_is_what_the_last_step_added() {
+        let line = line("processes", vec![1.0, 4.0, 31.0, 301.0]);
+        assert_eq!(line.per_session, 3.0);
+        assert_eq!(line.shown().split_ascii_whitespace().last(), Some("3.00"));
+    }
+}
