@@ -8,6 +8,7 @@ use windlass_protocol::api::{
     SearchQuery, SearchResult, ServerList, ServersQuery, Session, SessionList, SessionTools,
     StopNode, StopSessions, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState,
 };
+use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
 use windlass_protocol::{Seq, SessionId, TurnId};
 
 use crate::call::{Call, Repeat};
@@ -97,6 +98,16 @@ impl Client {
         let path = Path::new(&["mcp", "servers"])
             .number("after", query.after)
             .number("wait_ms", (query.wait_ms > 0).then_some(query.wait_ms));
+        self.json(Call::get(path.done()).waiting(query.wait_ms)).await
+    }
+
+    /// For which interpreters workers are kept ready.
+    pub async fn environments(
+        &self,
+        query: EnvironmentsQuery,
+    ) -> Result<EnvironmentList, ClientError> {
+        let wait_ms = (query.wait_ms > 0).then_some(query.wait_ms);
+        let path = Path::new(&["environments"]).number("wait_ms", wait_ms);
         self.json(Call::get(path.done()).waiting(query.wait_ms)).await
     }
 

@@ -5,7 +5,9 @@
 use serde::{Deserialize, Serialize};
 use windlass_protocol::api::{DisplayRef, Ended, StdinWait};
 use windlass_protocol::confinement::Confinement;
-use windlass_protocol::event::{DropReason, EventKind, Receipt, StopCause, TurnError, Usage};
+use windlass_protocol::event::{
+    DropReason, EventKind, Receipt, StartedBy, StopCause, TurnError, Usage,
+};
 use windlass_protocol::{Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
 
 /// Displays listed for one turn. Later ones are in the events, and not in the list.
@@ -50,6 +52,9 @@ pub struct Facts {
     pub worker: Option<String>,
     /// The worker's process, while there is one.
     pub worker_pid: Option<u32>,
+    /// How the last worker was started.
+    #[serde(default)]
+    pub started_by: Option<StartedBy>,
     pub messages_dropped: u64,
     /// How the last worker was confined.
     #[serde(default)]
@@ -222,6 +227,7 @@ impl Facts {
             restarts: 0,
             worker: None,
             worker_pid: None,
+            started_by: None,
             messages_dropped: 0,
             confinement: None,
             ended: None,
@@ -280,8 +286,9 @@ impl Facts {
                     turn.stdin_wait = None;
                 }
             }
-            EventKind::WorkerReady { worker, pid, restarts } => {
+            EventKind::WorkerReady { worker, pid, restarts, start } => {
                 self.worker = Some(worker.clone());
+                self.started_by = Some(*start);
                 self.worker_pid = Some(*pid);
                 self.restarts = *restarts;
             }

@@ -15,16 +15,23 @@ use crate::watch::Processes;
 const ROUNDS_MAX: usize = 8;
 
 impl Keeper {
-    /// Looks whether the process that moves the worker has ended, and lets a worker that is ready
+    /// Looks whether the processes that move the worker have ended, and lets a worker that is ready
     /// begin.
     pub(crate) fn note_joined(&mut self, ended: &[(u32, String)]) {
         let Some(worker) = self.worker() else { return };
-        let Some(joining) = worker.joining else { return };
-        let Some((_, how)) = ended.iter().find(|(pid, _)| *pid == joining) else { return };
-        worker.joining = None;
+        let (movers, _): (Vec<_>, Vec<_>) =
+            ended.iter().partition(|(pid, _)| worker.joining.contains(pid));
+        if movers.is_empty() {
+            return;
+        }
+        worker.joining.retain(|joining| !movers.iter().any(|(pid, _)| pid == joining));
+        let moved = movers.iter().all(|(_, how)| how == "exit code 0");
+        if moved && !worker.joining.is_empty() {
+            return;
+        }
         let ready = worker.said_ready.take();
         let groups = self.launch.as_ref().map(|launch| launch.cgroups.clone()).unwrap_or_default();
-        let whole = how == "exit code 0" && gather(&groups);
+        let whole = moved && gather(&groups);
         if !whole && matches!(self.stage, Stage::Starting { .. }) {
             let note = b"windlass: the worker could not be moved into its cgroups\n";
             let output = EventKind::Output { stream: Stream::Stderr, background: true };

@@ -10,15 +10,16 @@ use windlass_lifecycle::link::KeeperHalf;
 use windlass_protocol::event::EventKind;
 use windlass_protocol::link::Launch;
 use windlass_protocol::worker::ToWorker;
-use windlass_protocol::{Stream, TurnNo};
-use windlass_sandbox::{Held, reap_all};
+use windlass_protocol::{Epoch, Stream, TurnNo};
+use windlass_sandbox::{Held, memory, reap_all};
 
 use crate::connection::Connection;
 use crate::egress::Egress;
 use crate::signals::Signals;
+use crate::starting::{self, Fresh, InWaiting};
 use crate::turn::Running;
 use crate::watch::{self, Watch};
-use crate::worker::{Filled, Fresh, Worker};
+use crate::worker::{Filled, Worker};
 
 /// Bytes read at once from the node or the protocol socket.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -39,6 +40,8 @@ pub(crate) struct Keeper {
     /// Since when no node is heard; the keeper ends itself after the grace.
     pub(crate) alone_since: Option<Instant>,
     pub(crate) launch: Option<Box<Launch>>,
+    /// A worker that waits for a session.
+    pub(crate) waiting: Option<InWaiting>,
     pub(crate) stage: Stage,
     pub(crate) running: Running,
     pub(crate) watch: Watch,
@@ -47,6 +50,8 @@ pub(crate) struct Keeper {
     pub(crate) last_turn: TurnNo,
     pub(crate) restarts: u32,
     pub(crate) scratch: Vec<u8>,
+    /// A worker has been started since memory was last given back.
+    stretched: bool,
 }
 
 /// Where the worker process is in its life.
@@ -97,6 +102,7 @@ impl Keeper {
             callers: Vec::new(),
             alone_since: Some(Instant::now()),
             launch: None,
+            waiting: None,
             stage: Stage::Down,
             running: Running::default(),
             watch: Watch::default(),
@@ -104,6 +110,7 @@ impl Keeper {
             last_turn: TurnNo(0),
             restarts: 0,
             scratch: vec![0; SCRATCH_BYTES],
+            stretched: false,
         }
     }
 
@@ -118,9 +125,16 @@ impl Keeper {
             {
                 self.lose_node();
             }
+            // Behind everything that somebody waits for.
+            if std::mem::take(&mut self.stretched) {
+                memory::give_back();
+            }
         }
         self.held.let_go();
-        self.remove_socket();
+        // What no node has spoken to may have been replaced at its path.
+        if self.link.epoch() > Epoch(0) || self.waiting.is_some() {
+            self.remove_socket();
+        }
     }
 
     fn serve(&mut self, ready: &Ready) -> Step {
@@ -182,7 +196,8 @@ impl Keeper {
 
     pub(crate) fn start_worker(&mut self) {
         let Some(launch) = &self.launch else { return };
-        match self.held.around(|| Worker::start(launch)) {
+        let (hold, waiting) = (self.held.hold(), self.waiting.take());
+        match self.held.around(|| starting::start(launch, hold, waiting)) {
             Ok(Fresh { worker, confinement, listener }) => {
                 let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
                 let way_out = listener.zip(launch.egress.clone());
@@ -204,17 +219,18 @@ impl Keeper {
     /// The worker said that it can take turns.
     pub(crate) fn worker_is_ready(&mut self, name: String) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Down) {
-            Stage::Starting { mut worker, until } if worker.joining.is_some() => {
+            Stage::Starting { mut worker, until } if !worker.joining.is_empty() => {
                 worker.said_ready = Some(name);
                 Stage::Starting { worker, until }
             }
             Stage::Starting { mut worker, .. } => {
                 worker.meter.begin();
                 self.watch.quicken(worker.pid, watch::Worker::Fresh);
-                let pid = worker.pid;
+                let (pid, start) = (worker.pid, worker.start);
                 let restarts = self.restarts;
-                let ready = EventKind::WorkerReady { worker: name, pid, restarts };
+                let ready = EventKind::WorkerReady { worker: name, pid, restarts, start };
                 self.tell(None, ready, Bytes::new());
+                self.stretched = true;
                 Stage::Up { worker }
             }
             other => other,
@@ -263,6 +279,7 @@ impl Keeper {
     fn reap(&mut self) {
         let reaped = reap_all();
         self.note_joined(&reaped.ended);
+        self.note_waiting(&reaped.ended);
         let pid = self.worker().map(|worker| worker.pid);
         if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
             self.worker_ended(how.clone());
@@ -321,9 +338,12 @@ impl Keeper {
     }
 
     fn node_grace(&self) -> Duration {
-        self.launch
-            .as_ref()
-            .map_or(FIRST_NODE_GRACE, |launch| Duration::from_millis(launch.node_grace_ms))
+        match &self.launch {
+            Some(launch) => Duration::from_millis(launch.node_grace_ms),
+            // A worker that waits is nobody's without its node.
+            None if self.waiting.is_some() => Duration::ZERO,
+            None => FIRST_NODE_GRACE,
+        }
     }
 
     /// The nearest moment at which something must be done without a descriptor's word.
@@ -340,6 +360,9 @@ impl Keeper {
 
     /// Our socket's file, so that nobody takes it for a living keeper.
     fn remove_socket(&self) {
+        if let Some(path) = self.launch.as_ref().and_then(|launch| launch.socket.as_ref()) {
+            let _ = rustix::fs::unlink(path);
+        }
         if let Ok(address) = rustix::net::getsockname(&self.listener)
             && let Ok(unix) = rustix::net::SocketAddrUnix::try_from(address)
             && let Some(path) = unix.path()

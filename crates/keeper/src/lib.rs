@@ -7,6 +7,9 @@
 //! connection (`node_side`), the worker's protocol socket and raw pipes (`worker`), and
 //! signals. There is no async runtime, no thread and no timer tick: the loop wakes for a
 //! descriptor or for the nearest deadline. Every byte from the worker is hostile.
+//!
+//! Where it can, the node has keepers forked by its `nursery` instead of starting a program for
+//! each: that takes less time, and they share most of their memory.
 
 mod calls;
 mod connection;
@@ -15,8 +18,10 @@ mod input;
 mod joining;
 mod keeper;
 mod node_side;
+mod nursery;
 mod server;
 mod signals;
+mod starting;
 mod turn;
 mod usage;
 mod watch;
@@ -25,20 +30,40 @@ mod worker;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
+pub use nursery::run_nursery;
 use rustix::stdio;
 pub use server::run_server;
 pub use windlass_sandbox::Wanted;
 use windlass_sandbox::hold;
 use windlass_sandbox::pace::{Pace, Whom, set_pace};
 
+/// What tools that list processes call a keeper.
+const NAME: &std::ffi::CStr = c"windlass-keeper";
+
 /// Runs the keeper whose listening socket is standard input. Errors go to standard error, which
 /// the node has pointed at its log.
 pub fn run(wanted: Wanted) -> ExitCode {
+    match keep(wanted) {
+        Kept::ToItsEnd => ExitCode::SUCCESS,
+        Kept::NotBegun => ExitCode::FAILURE,
+    }
+}
+
+/// How a keeper went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    ToItsEnd,
+    NotBegun,
+}
+
+fn keep(wanted: Wanted) -> Kept {
+    // Its guard and whatever else it forks are called so, too; only looks depend on it.
+    let _ = rustix::thread::set_name(NAME);
     match start(wanted) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => Kept::ToItsEnd,
         Err(error) => {
             eprintln!("keeper: {error}");
-            ExitCode::FAILURE
+            Kept::NotBegun
         }
     }
 }

@@ -51,6 +51,7 @@ impl Keeper {
                     Ok(ToKeeper::Attach { epoch, after, launch, .. }) => {
                         self.claim(caller, Claim { epoch, after, launch });
                     }
+                    Ok(ToKeeper::Prepare(prepare)) => self.prepare(caller, &prepare),
                     _ => self.refuse(caller, RefuseReason::BadAttach),
                 },
                 Err(_) => {}
@@ -126,7 +127,9 @@ impl Keeper {
                     self.take_command(command, act, &body);
                 }
                 // Two attaches on one connection, or no message at all: not a node of ours.
-                Some((ToKeeper::Attach { .. }, _)) | None => self.lose_node(),
+                Some((ToKeeper::Attach { .. } | ToKeeper::Prepare(_), _)) | None => {
+                    self.lose_node();
+                }
             }
         }
     }

@@ -2,8 +2,8 @@
 //! Moves bytes; what they mean is decided in `turn` and `keeper`.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytes::Bytes;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -12,12 +12,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_protocol::Stream;
-use windlass_protocol::confinement::Confinement;
+use windlass_protocol::event::StartedBy;
 use windlass_protocol::frame::{self, Decoder, Frame, FrameError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
-use windlass_protocol::link::Launch;
-use windlass_protocol::worker::{FD_VARIABLE, ToWorker};
-use windlass_sandbox::{Command, Plan, SpawnError, Started, spawn};
+use windlass_protocol::worker::ToWorker;
+use windlass_sandbox::Started;
 
 use crate::usage::Meter;
 
@@ -36,8 +35,9 @@ pub(crate) struct Worker {
     pub pid: u32,
     /// The first process of its pid namespace, where it has one.
     pub init: Option<u32>,
-    /// The process that moves it into its cgroups, until that has ended.
-    pub joining: Option<u32>,
+    /// The processes that move it into its cgroups, until they have ended.
+    pub joining: Vec<u32>,
+    pub start: StartedBy,
     /// What it called itself when it said that it is ready, while it must still be moved.
     pub said_ready: Option<String>,
     pub meter: Meter,
@@ -69,72 +69,56 @@ pub(crate) enum Filled {
     Closed,
 }
 
-/// A worker that has just been started, and what came with it.
+/// The keeper's ends of a worker's socket and pipes.
 #[derive(Debug)]
-pub(crate) struct Fresh {
-    pub worker: Worker,
-    pub confinement: Confinement,
-    /// Where its network ends, if it reaches out through the node's proxy.
-    pub listener: Option<OwnedFd>,
+pub(crate) struct Lines {
+    pub socket: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
 }
 
-/// Why a worker cannot be started.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
-    #[error("the node's plan for it is no plan: {0}")]
-    Plan(#[from] serde_json::Error),
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("{0}")]
-    Spawn(#[from] SpawnError),
+/// The worker's ends.
+#[derive(Debug)]
+pub(crate) struct WorkerLines {
+    pub socket: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
 }
 
-impl From<Errno> for StartError {
-    fn from(errno: Errno) -> Self {
-        Self::Io(errno.into())
+impl Lines {
+    pub fn make() -> Result<(Self, WorkerLines), Errno> {
+        let (socket, their_socket) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+        for end in [&socket, &stdout, &stderr] {
+            rustix::io::ioctl_fionbio(end, true)?;
+        }
+        let theirs =
+            WorkerLines { socket: their_socket, stdout: their_stdout, stderr: their_stderr };
+        Ok((Self { socket, stdout, stderr }, theirs))
     }
 }
 
 impl Worker {
-    pub fn start(launch: &Launch) -> Result<Fresh, StartError> {
-        let plan: Plan = serde_json::from_value(launch.plan.clone())?;
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let (stdout, stdout_end) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (stderr, stderr_end) = pipe_with(PipeFlags::CLOEXEC)?;
-        for end in [&ours, &stdout, &stderr] {
-            rustix::io::ioctl_fionbio(end, true)?;
-        }
-        let null = std::fs::File::open("/dev/null")?;
-        let mut env = launch.env.clone();
-        env.push((FD_VARIABLE.to_owned(), theirs.as_raw_fd().to_string()));
-        let Started { pid, init, joining, listener, confinement } = spawn(&Command {
-            argv: &launch.argv,
-            env: &env,
-            cwd: &launch.cwd,
-            stdin: null.as_fd(),
-            stdout: stdout_end.as_fd(),
-            stderr: stderr_end.as_fd(),
-            kept: theirs.as_fd(),
-            cgroups: &launch.cgroups,
-            plan: &plan,
-        })?;
-        let worker = Self {
-            pid,
-            init,
-            joining,
+    /// One that was started so, with these lines to it.
+    pub fn new(started: &Started, start: StartedBy, lines: Lines) -> Self {
+        Self {
+            pid: started.pid,
+            init: started.init,
+            joining: started.joining.clone(),
+            start,
             said_ready: None,
-            meter: Meter::of(pid),
-            socket: ours,
+            meter: Meter::of(started.pid),
+            socket: lines.socket,
             decoder: Decoder::default(),
-            stdout: Some(stdout),
-            stderr: Some(stderr),
+            stdout: Some(lines.stdout),
+            stderr: Some(lines.stderr),
             outgoing: VecDeque::new(),
             written: 0,
             queued: 0,
             within_frame: false,
-        };
-        Ok(Fresh { worker, confinement, listener })
+        }
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {

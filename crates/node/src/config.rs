@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use windlass_protocol::SessionId;
+use windlass_protocol::environments::{EnvironmentEntry, EnvironmentsFile};
 use windlass_sandbox::Wanted;
 
 /// A node's settings; `Config::new` has the defaults.
@@ -35,6 +36,46 @@ pub struct Config {
     pub keep_ended: Duration,
     /// What all sessions' journals may take together; the oldest ended ones go first.
     pub keep_bytes: u64,
+    /// The quickest way by which workers are started.
+    pub start: StartBy,
+    /// For which interpreters workers are kept ready.
+    pub environments: EnvironmentsConfig,
+}
+
+/// Ways to start a worker, each of which falls back on those before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StartBy {
+    /// Its program is run.
+    Exec,
+    /// It is forked from an interpreter that has its modules already.
+    Zygote,
+    /// A few are forked ahead of time.
+    #[default]
+    Pool,
+}
+
+impl StartBy {
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "exec" => Some(Self::Exec),
+            "zygote" => Some(Self::Zygote),
+            "pool" => Some(Self::Pool),
+            _ => None,
+        }
+    }
+}
+
+/// What the user's file of environments says, or why it is not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvironmentsConfig {
+    pub entries: Vec<EnvironmentEntry>,
+    pub error: Option<String>,
+}
+
+impl Default for EnvironmentsConfig {
+    fn default() -> Self {
+        Self { entries: EnvironmentsFile::usual(), error: None }
+    }
 }
 
 /// Where the TCP door is to be.
@@ -70,7 +111,14 @@ impl Config {
             output_quota_bytes: 256 * 1024 * 1024,
             keep_ended: Duration::from_secs(7 * 24 * 3600),
             keep_bytes: 10 * 1024 * 1024 * 1024,
+            start: StartBy::default(),
+            environments: EnvironmentsConfig::default(),
         }
+    }
+
+    /// Where zygotes listen.
+    pub(crate) fn zygotes_dir(&self) -> PathBuf {
+        self.runtime_dir.join("z")
     }
 
     pub(crate) fn keepers_dir(&self) -> PathBuf {

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
@@ -16,9 +16,11 @@ use windlass_sandbox::Machine;
 use windlass_sandbox::cgroup::CgroupSupport;
 
 use crate::config::Config;
+use crate::environments::Environments;
 use crate::files::Files;
-use crate::keepers::Starting;
+use crate::keepers::{self, Starting};
 use crate::metrics::Metrics;
+use crate::nursery::Nursery;
 use crate::session::Handle;
 use crate::session::cgroups::SessionCgroups;
 use crate::tools::Hub;
@@ -36,8 +38,12 @@ pub(crate) struct Context {
     pub metrics: Metrics,
     pub workers: Workers,
     /// Which processes keepers were started as.
-    pub starting: Starting,
-    pub cgroups: SessionCgroups,
+    pub starting: Arc<Starting>,
+    /// What keepers are forked from.
+    pub nursery: Nursery,
+    pub cgroups: Arc<SessionCgroups>,
+    /// For which interpreters workers are kept ready.
+    pub environments: Environments,
     /// Who offers which tools.
     pub tools: Hub,
     /// Which tool calls are open, and made within which others.
@@ -73,7 +79,11 @@ impl Context {
         epoch: Epoch,
         workers: Workers,
     ) -> Self {
-        let cgroups = SessionCgroups::new(CgroupSupport::detect(), &config.runtime_dir);
+        let cgroups = Arc::new(SessionCgroups::new(CgroupSupport::detect(), &config.runtime_dir));
+        let environments = Environments::new(&config);
+        let starting = Arc::new(Starting::default());
+        let log = keepers::log_path(&config);
+        let nursery = Nursery::new(config.program.clone(), log, starting.clone());
         Self {
             config,
             journal,
@@ -83,11 +93,13 @@ impl Context {
             metrics: Metrics::new(),
             workers,
             cgroups,
+            environments,
             tools: Hub::default(),
             within: OpenWithin::default(),
             files: Files::default(),
             machine: std::sync::OnceLock::new(),
-            starting: Starting::default(),
+            starting,
+            nursery,
             patience: Patience::default(),
             sessions: Mutex::default(),
             made: Notify::new(),

@@ -1,11 +1,12 @@
 //! Keeper processes as the node sees them: starting one, reaping those that ended, ending one that
 //! does not answer. What goes over their link is elsewhere.
+//!
+//! The nursery forks them; without one, each is a program that is started.
 
 mod starting;
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,6 +18,7 @@ use windlass_protocol::SessionId;
 
 use crate::config::Config;
 use crate::context::Context;
+use crate::nursery::{NurseryError, open_log};
 
 pub(crate) use starting::Starting;
 
@@ -51,12 +53,44 @@ pub(crate) fn start(context: &Context, session: &SessionId) -> Result<PathBuf, S
     if path.as_os_str().len() > SOCKET_PATH_MAX {
         return Err(StartError::PathTooLong(path));
     }
+    let listener = listen(&path)?;
+    let log = open_log(&log_path(config));
+    let Ok(log) = log else {
+        return start_program(context, session, path, listener, Stdio::null());
+    };
+    match context.nursery.keeper(listener.as_fd(), log.as_fd(), config.hold) {
+        Ok(first) => {
+            context.starting.adopt(session, first);
+            Ok(path)
+        }
+        Err(error) => {
+            tracing::warn!(%session, %error, "the keeper is started without the nursery");
+            // A keeper that was forked after all must not be the one that is connected to. It
+            // leaves the new socket alone, and goes since no node speaks to it.
+            let listener = match error {
+                NurseryError::Lost(_) => listen(&path)?,
+                NurseryError::Absent(_) | NurseryError::Refused(_) => listener,
+            };
+            start_program(context, session, path, listener, Stdio::from(log))
+        }
+    }
+}
+
+fn listen(path: &Path) -> Result<UnixListener, StartError> {
     // A file here belongs to a session of this id that is over: ids are unique in the journal.
-    remove_socket(&path);
-    let listener = UnixListener::bind(&path)
-        .map_err(|cause| StartError::Listen { path: path.clone(), cause })?;
-    let log =
-        std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(log_path(config));
+    remove_socket(path);
+    UnixListener::bind(path).map_err(|cause| StartError::Listen { path: path.to_owned(), cause })
+}
+
+/// Starts the keeper as a program of its own.
+fn start_program(
+    context: &Context,
+    session: &SessionId,
+    path: PathBuf,
+    listener: UnixListener,
+    log: Stdio,
+) -> Result<PathBuf, StartError> {
+    let config = &context.config;
     let mut command = Command::new(&config.program);
     command
         .arg("keeper")
@@ -65,7 +99,7 @@ pub(crate) fn start(context: &Context, session: &SessionId) -> Result<PathBuf, S
         .current_dir("/")
         .stdin(OwnedFd::from(listener))
         .stdout(Stdio::null())
-        .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from));
+        .stderr(log);
     match context.starting.spawn(session, &mut command) {
         Ok(()) => Ok(path),
         Err(cause) => {

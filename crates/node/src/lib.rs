@@ -8,12 +8,14 @@ mod clock;
 mod config;
 mod context;
 mod egress;
+mod environments;
 pub mod failure;
 mod files;
 pub mod http;
 mod instance;
 mod keepers;
 mod metrics;
+mod nursery;
 mod run;
 mod session;
 mod tools;
@@ -21,7 +23,7 @@ mod workers;
 
 /// What a door that is written elsewhere is made of.
 pub use axum::Router;
-pub use config::{Config, Listen, Reach};
+pub use config::{Config, EnvironmentsConfig, Listen, Reach, StartBy};
 pub use instance::ClaimError;
 pub use run::{RunError, run};
 /// For commands that look at a machine without a node.

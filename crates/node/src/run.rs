@@ -22,7 +22,7 @@ use crate::http::{self, Listener, TcpGate};
 use crate::instance::{Claim, ClaimError};
 use crate::session::{Request, start};
 use crate::workers::Workers;
-use crate::{egress, keepers};
+use crate::{egress, environments, keepers};
 
 /// How long the sessions of a stopping node may take to end before it goes without them.
 const STOP_SESSIONS: Duration = Duration::from_secs(15);
@@ -70,6 +70,7 @@ pub async fn run(config: Config, doors: Router, ready: impl FnOnce()) -> Result<
     tokio::spawn(keepers::reap(context.clone(), retry_cgroups));
     take_over_all(&context);
     context.cgroups.sweep(|id| SessionId::parse(id).is_ok_and(|id| context.knows(&id)));
+    tokio::spawn(environments::tend(context.clone()));
     tokio::spawn(egress::serve(passing, descriptors, context.clone()));
     http::serve(listeners, descriptors, doors, &context);
     ready();
@@ -77,6 +78,7 @@ pub async fn run(config: Config, doors: Router, ready: impl FnOnce()) -> Result<
     let sessions = until_stopped(&context).await.map_err(failed("listen to signals"))?;
     tracing::info!(?sessions, "the node stops");
     claim.release();
+    context.environments.put_away();
     leave_sessions(&context, sessions).await;
     // Those who do not take their end in are cut off.
     let _ = tokio::time::timeout(PART_FROM_HOSTS, context.tools.part()).await;

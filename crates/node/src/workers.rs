@@ -26,14 +26,35 @@ pub(crate) struct Recipe {
     pub kind: &'static str,
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
+    /// The program that runs it.
+    pub interpreter: PathBuf,
     /// Directories that it must be able to read, wherever they are.
     pub needed: Vec<PathBuf>,
+}
+
+/// How to start a zygote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ZygoteRecipe {
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    /// What it is made of, besides what it says itself.
+    pub places: Vec<PathBuf>,
 }
 
 impl Workers {
     /// Lays the worker programs out below the state directory.
     pub fn prepare(state_dir: &Path) -> io::Result<Self> {
         Ok(Self { python: python::Python::prepare(&state_dir.join("workers"))? })
+    }
+
+    /// The interpreter of an environment that the user named. May run a program to find out.
+    pub fn named_interpreter(&self, named: &str) -> Result<PathBuf, Failure> {
+        self.python.named(named)
+    }
+
+    /// How to start a zygote of that interpreter.
+    pub fn zygote(&self, interpreter: &Path, preload: &[String]) -> ZygoteRecipe {
+        self.python.zygote(interpreter, preload)
     }
 
     /// How to start what `wanted` asks for, in `workspace`. May run a program to find out, so it

@@ -20,7 +20,7 @@ pub use servers::{
 };
 
 use crate::confinement::Confinement;
-use crate::event::{EndReason, Event, EventKind, Receipt, TurnError, Usage};
+use crate::event::{EndReason, Event, EventKind, Receipt, StartedBy, TurnError, Usage};
 use crate::link::Hold;
 use crate::policy::{Policy, PolicyRequest};
 use crate::{ErrorCode, Outcome, Owner, Seq, SessionId, TurnId, TurnNo};
@@ -158,6 +158,9 @@ pub struct Session {
     /// The worker's process, as the keeper numbers it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_pid: Option<u32>,
+    /// How the worker was started, once it is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_by: Option<StartedBy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
     /// What its code may touch.

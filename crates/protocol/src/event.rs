@@ -102,7 +102,13 @@ pub enum EventKind {
         receipt: Option<Receipt>,
     },
     /// A worker is up and can take turns. `restarts` counts the workers before it.
-    WorkerReady { worker: String, pid: u32, restarts: u32 },
+    WorkerReady {
+        worker: String,
+        pid: u32,
+        restarts: u32,
+        #[serde(default, skip_serializing_if = "StartedBy::is_exec")]
+        start: StartedBy,
+    },
     /// A worker was started in its sandbox, which has tested itself.
     Confined(Confinement),
     /// The session ran into a limit. What it cost is said by the events that follow.
@@ -228,4 +234,36 @@ pub enum EndReason {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+/// How a worker came to be. Its session is the same, whichever it was.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+    utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum StartedBy {
+    /// Its program was run.
+    #[default]
+    Exec,
+    /// It was forked from an interpreter that had its modules already.
+    Zygote,
+    /// The same, ahead of time: it was waiting.
+    Pool,
+}
+
+impl StartedBy {
+    /// Whether it is what needs no mention.
+    pub fn is_exec(&self) -> bool {
+        *self == Self::Exec
+    }
 }

@@ -1,9 +1,10 @@
 //! The words that cross a process boundary, and the frame codec that carries them. Nothing else:
 //! no I/O, no clock, no decision.
 //!
-//! Four conversations use this crate:
+//! Five conversations use this crate:
 //! - [`worker`]: keeper and worker, the public worker protocol (`docs/protocol.md`);
 //! - [`link`]: node and keeper, private to one release line but versioned all the same;
+//! - [`nursery`]: node and nursery, the same;
 //! - [`api`]: clients and node, the JSON of the HTTP door (`docs/openapi.json`);
 //! - [`host`]: node and tool host, the frames of its WebSocket (`docs/tools.md`).
 //!
@@ -11,6 +12,7 @@
 
 pub mod api;
 pub mod confinement;
+pub mod environments;
 pub mod error;
 pub mod event;
 pub mod frame;
@@ -19,6 +21,7 @@ pub mod host;
 pub mod ids;
 pub mod limits;
 pub mod link;
+pub mod nursery;
 pub mod policy;
 pub mod worker;
 

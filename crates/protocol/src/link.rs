@@ -37,6 +37,9 @@ pub enum ToKeeper {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         launch: Option<Box<Launch>>,
     },
+    /// In place of an attach: have a worker waiting for a session that is still to come. The keeper
+    /// answers `prepared`, and ends if this connection does before a node attaches.
+    Prepare(Box<Prepare>),
     /// Everything up to here is in the node's journal.
     Ack { after: LinkSeq },
     /// Do this, once.
@@ -89,6 +92,11 @@ pub enum Command {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FromKeeper {
     Attached(Box<Attached>),
+    /// A worker waits.
+    Prepared {
+        /// The keeper's process id, as the node sees it.
+        pid: u32,
+    },
     /// The attach was not accepted; the keeper closes the connection.
     Refused {
         epoch: Epoch,
@@ -185,5 +193,21 @@ pub struct Launch {
     pub limits: Limits,
     /// The session's cgroups, made by the node: the worker joins each before it runs.
     #[serde(default)]
+    pub cgroups: Vec<PathBuf>,
+    /// Where a zygote listens that has what the worker's program would load. Workers are started
+    /// without it where it does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zygote: Option<PathBuf>,
+    /// The keeper's own socket, where it was given another name since it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+}
+
+/// What a keeper needs to have a worker waiting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prepare {
+    pub zygote: PathBuf,
+    /// What must be known of the worker before it is forked; the sandbox's, as in the plan.
+    pub shape: serde_json::Value,
     pub cgroups: Vec<PathBuf>,
 }

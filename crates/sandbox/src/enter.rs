@@ -143,8 +143,7 @@ pub enum PrepareError {
 #[derive(Debug)]
 pub struct Prepared {
     isolation: Isolation,
-    network: NetworkPlan,
-    identity: Identity,
+    spaces: Spaces,
     mounts: mounts::Mounts,
     landlock: Option<landlock::Rules>,
     filters: Vec<BpfProgram>,
@@ -152,15 +151,37 @@ pub struct Prepared {
     pub(crate) canaries: canary::Canaries,
 }
 
-/// Who we are, as the maps of a user namespace say it.
+/// The namespaces of level `full`, laid out in memory like the rest.
 #[derive(Debug)]
-struct Identity {
+pub(crate) struct Spaces {
+    network: NetworkPlan,
+    /// Who we are, as the maps of a user namespace say it.
     user: String,
     group: String,
 }
 
+impl Spaces {
+    pub fn new(network: NetworkPlan) -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        Self { network, user: format!("{uid} {uid} 1\n"), group: format!("{gid} {gid} 1\n") }
+    }
+
+    /// New namespaces for the calling process and, for process ids, its children.
+    pub fn make(&self) -> Result<(), Failed> {
+        rights::make_namespaces(self.network)?;
+        rights::map_identity(&self.user, &self.group)
+    }
+}
+
 impl Prepared {
+    /// For a child of the calling process.
     pub fn new(plan: &Plan) -> Result<Self, PrepareError> {
+        Self::below(plan, rustix::process::getpid().as_raw_nonzero().get())
+    }
+
+    /// For a process whose keeper has this number.
+    pub(crate) fn below(plan: &Plan, keeper: i32) -> Result<Self, PrepareError> {
         let filters = match plan.sockets {
             None => Vec::new(),
             Some(sockets) => {
@@ -171,20 +192,14 @@ impl Prepared {
                 seccomp::filters(Shape { sockets, namespaces })?
             }
         };
-        let uid = rustix::process::geteuid().as_raw();
-        let gid = rustix::process::getegid().as_raw();
         Ok(Self {
             isolation: plan.isolation,
-            network: plan.network,
-            identity: Identity {
-                user: format!("{uid} {uid} 1\n"),
-                group: format!("{gid} {gid} 1\n"),
-            },
+            spaces: Spaces::new(plan.network),
             mounts: mounts::Mounts::new(&plan.view)?,
             landlock: plan.landlock.as_ref().map(landlock::Rules::new).transpose()?,
             filters,
             limits: limits::of(&plan.rlimits),
-            canaries: canary::Canaries::new(plan)?,
+            canaries: canary::Canaries::new(plan, keeper)?,
         })
     }
 
@@ -195,8 +210,17 @@ impl Prepared {
 
     /// First part: new namespaces for the calling process and, for process ids, its children.
     pub fn make_namespaces(&self) -> Result<(), Failed> {
-        rights::make_namespaces(self.network)?;
-        rights::map_identity(&self.identity.user, &self.identity.group)
+        self.spaces.make()
+    }
+
+    /// Before anything else in a process that was forked from a zygote: an ordinary user's zygote has
+    /// capabilities, in a namespace above the session's, that no program it ran would have.
+    pub(crate) fn shed(&self) -> Result<(), Failed> {
+        let ordinary = !rustix::process::geteuid().is_root();
+        if self.isolation == Isolation::None && ordinary {
+            rights::drop_capabilities()?;
+        }
+        Ok(())
     }
 
     /// Second part, in a child of the first: everything else. Returns the proxy's listener.
@@ -207,10 +231,11 @@ impl Prepared {
         if self.isolation == Isolation::Full {
             self.mounts.build()?;
             rights::name_machine();
-            if self.network != NetworkPlan::Machine {
+            let network = self.spaces.network;
+            if network != NetworkPlan::Machine {
                 network::bring_up_loopback().map_err(Failed::at(Step::Loopback))?;
             }
-            if self.network == NetworkPlan::Proxy {
+            if network == NetworkPlan::Proxy {
                 listener = Some(network::listen().map_err(Failed::at(Step::Proxy))?);
             }
         }

@@ -1,80 +1,91 @@
-//! The sandbox for a process that is an interpreter already: one function with a C interface, for a
-//! process that was forked from another and is about to run untrusted code. The shared object is
-//! this crate, built as `libwindlass_sandbox.so`.
+//! The sandbox for a process that is an interpreter already: functions with a C interface, for a
+//! zygote and the workers that it forks. The shared object is this crate, built as
+//! `libwindlass_sandbox.so`. Each function returns 0, or the number of an error.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::ffi::{CStr, c_char};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::enter::Prepared;
 use crate::plan::Plan;
+use crate::spawn::channel::Channel;
+use crate::spawn::places::Places;
+use crate::spawn::zygote::inside::{self, BecomeError};
 
-/// Everything was done.
-const DONE: i32 = 0;
 /// The plan is not one.
 const BAD_PLAN: i32 = -1;
 /// A canary of a required control got through.
 const CANARY_THROUGH: i32 = -2;
 
-/// Makes the namespaces of a plan (JSON) around the calling process, which has one thread and goes
-/// on in a child: call this, fork, and call `windlass_enter` in the child. Returns 0, -1 for a plan
-/// that is not one, or the number of the error.
+/// Does what can be done before the first fork, so that it is done once.
+#[unsafe(no_mangle)]
+pub extern "C" fn windlass_warm() -> i32 {
+    crate::seccomp::warm();
+    0
+}
+
+/// Enters namespaces of the process that `of` is a pidfd of, or the one that `of` is open on. For a
+/// pid namespace it is the children that enter.
 ///
 /// # Safety
-/// `plan` points to `length` readable bytes.
+/// `of` is an open descriptor.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn windlass_make_namespaces(plan: *const u8, length: usize) -> i32 {
+pub unsafe extern "C" fn windlass_join(of: i32, spaces: i32) -> i32 {
     // SAFETY: the caller's promise.
-    match unsafe { prepare(plan, length) } {
-        None => BAD_PLAN,
-        Some(prepared) if !prepared.needs_namespaces() => DONE,
-        Some(prepared) => prepared.make_namespaces().map_or_else(|failed| failed.errno, |()| DONE),
-    }
+    let of = unsafe { BorrowedFd::borrow_raw(of) };
+    inside::join(of, spaces).map_or_else(|errno| errno, |()| 0)
 }
 
-/// Confines the calling process, which has one thread, as the plan (JSON) says, and tests the
-/// sandbox. The proxy's listener, where the plan has one, is put at the descriptor `listener`.
-/// Returns 0, -1 for a plan that is not one, -2 if the sandbox does not hold, or the number of the
-/// error; on anything but 0 the process must end.
+/// Tells the keeper the number of the worker that was forked for it.
 ///
 /// # Safety
-/// `plan` points to `length` readable bytes; `listener` is an open descriptor that may be replaced,
-/// or -1.
+/// `channel` is an open descriptor, and is not used again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn windlass_enter(plan: *const u8, length: usize, listener: i32) -> i32 {
+pub unsafe extern "C" fn windlass_say_worker(channel: i32, worker: i32) -> i32 {
     // SAFETY: the caller's promise.
-    let Some(prepared) = (unsafe { prepare(plan, length) }) else { return BAD_PLAN };
-    match prepared.confine() {
-        Err(failed) => return failed.errno,
-        Ok(Some(made)) if listener >= 0 => {
-            // SAFETY: the caller's promise: it may be replaced.
-            let place = unsafe { BorrowedFd::borrow_raw(listener) };
-            if let Err(errno) = replace(place, made.as_fd()) {
-                return errno;
-            }
-        }
-        Ok(_) => {}
-    }
-    if prepared.canaries.run().required_failed { CANARY_THROUGH } else { DONE }
+    let channel = Channel::of(unsafe { OwnedFd::from_raw_fd(channel) });
+    inside::say_worker(&channel, worker);
+    0
 }
 
-fn replace(place: BorrowedFd<'_>, with: BorrowedFd<'_>) -> Result<(), i32> {
-    use std::os::fd::AsRawFd;
-    // SAFETY: two open descriptors.
-    let answer = unsafe { libc::dup3(with.as_raw_fd(), place.as_raw_fd(), libc::O_CLOEXEC) };
-    if answer < 0 {
-        Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(-1))
-    } else {
-        Ok(())
-    }
-}
-
+/// Confines the calling process, which has one thread, as the plan (JSON) says, tests the sandbox,
+/// tells the keeper, and enters the directory. On anything but 0 the process must end: -1 is a plan
+/// that is not one, -2 a sandbox that does not hold.
+///
 /// # Safety
-/// `plan` points to `length` readable bytes.
-unsafe fn prepare(plan: *const u8, length: usize) -> Option<Prepared> {
-    if plan.is_null() {
-        return None;
+/// `plan` points to `length` readable bytes, `cwd` to a string that ends with 0, and the others are
+/// four open descriptors, of which only `kept` is used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_become_worker(
+    plan: *const u8,
+    length: usize,
+    cwd: *const c_char,
+    channel: i32,
+    kept: i32,
+    stdout: i32,
+    stderr: i32,
+) -> i32 {
+    // SAFETY: the caller's promises.
+    let (bytes, cwd, channel, places) = unsafe {
+        let borrow = |fd| BorrowedFd::borrow_raw(fd);
+        (
+            std::slice::from_raw_parts(plan, length),
+            CStr::from_ptr(cwd),
+            Channel::of(OwnedFd::from_raw_fd(channel)),
+            Places {
+                stdin: None,
+                stdout: borrow(stdout),
+                stderr: borrow(stderr),
+                kept: borrow(kept),
+            },
+        )
+    };
+    let Ok(plan) = serde_json::from_slice::<Plan>(bytes) else { return BAD_PLAN };
+    let became = inside::become_worker(&plan, cwd, &places, &channel);
+    // It is closed, or the process is about to end.
+    std::mem::forget(channel);
+    match became {
+        Ok(()) => 0,
+        Err(BecomeError::Unprepared) => BAD_PLAN,
+        Err(BecomeError::Confine(failed)) => failed.errno,
+        Err(BecomeError::CanaryThrough) => CANARY_THROUGH,
     }
-    // SAFETY: the caller's promise.
-    let bytes = unsafe { std::slice::from_raw_parts(plan, length) };
-    let plan: Plan = serde_json::from_slice(bytes).ok()?;
-    Prepared::new(&plan).ok()
 }

@@ -7,7 +7,7 @@ use std::io;
 use windlass_protocol::link::Hold;
 
 use crate::cgroup::Cgroup;
-use crate::{guard, namespace, tree};
+use crate::{guard, memory, namespace, tree};
 
 /// Which way of holding the caller wants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -103,6 +103,7 @@ impl Held {
 ///
 /// Must be called while the process has one thread.
 pub fn enter(wanted: Wanted) -> Result<Held, HoldError> {
+    memory::note_heap();
     if wanted != Wanted::Subreaper {
         match namespace::enter() {
             Ok(pid) => return Ok(Held { hold: Hold::PidNamespace, pid, cgroup: None }),

@@ -4,11 +4,12 @@
 //! [`Machine`] says what can be enforced here and [`survey()`] what the files around the session are
 //! like; from the three [`plan()`] decides, touching nothing, by which steps a process will be
 //! confined and what each control amounts to. [`enter`] performs the steps in a forked child, and
-//! tries what is forbidden; [`spawn()`] is the fork, the steps and the program in one.
+//! tries what is forbidden; [`spawn()`] is the fork, the steps and the program in one, and
+//! [`from_zygote`] the same for a process that is an interpreter already.
 //!
 //! Apart from that, [`hold`] makes the calling process the owner of everything that will be started
 //! below it, so that nothing outlives a session, and [`cgroup`] counts and limits what a session's
-//! processes use together.
+//! processes use together. [`nursery`] forks processes that go on as something else.
 //!
 //! The one crate that may use `unsafe`: forking has no safe form, and after a fork only system calls
 //! are safe.
@@ -17,6 +18,8 @@ pub mod cgroup;
 pub mod enter;
 pub mod hold;
 pub mod machine;
+pub mod memory;
+pub mod nursery;
 pub mod pace;
 pub mod plan;
 pub mod spawn;
@@ -32,6 +35,7 @@ mod tree;
 pub use hold::{Held, HoldError, Wanted};
 pub use machine::{Machine, Support};
 pub use plan::{Plan, PlanError, plan};
+pub use spawn::zygote::{Ends, Job, Shape, Waiting, from_zygote};
 pub use spawn::{Command, SpawnError, Started, spawn};
 pub use survey::{Depth, Place, Site, survey};
 pub use tree::{Reaped, reap_all};

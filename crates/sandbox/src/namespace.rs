@@ -14,8 +14,9 @@ use crate::hold::HoldError;
 /// Returns this process's id outside.
 pub(crate) fn enter() -> Result<u32, HoldError> {
     let spaces = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS;
-    // Root needs no user namespace. A root without the capability does, like everybody else.
-    if !geteuid().is_root() || unshare(spaces).is_err() {
+    // Root needs no user namespace, nor does who is in one already that is its own (a nursery's
+    // child). A root without the capability does, like everybody else.
+    if unshare(spaces).is_err() {
         let (uid, gid) = (geteuid(), getegid());
         unshare(spaces | CloneFlags::CLONE_NEWUSER)
             .map_err(|errno| HoldError::NamespaceRefused(errno.into()))?;
@@ -42,7 +43,7 @@ pub(crate) fn kill_everyone_else() {
 }
 
 /// In a user namespace this process keeps its own user and group, and has no other.
-fn keep_identity(uid: u32, gid: u32) -> io::Result<()> {
+pub(crate) fn keep_identity(uid: u32, gid: u32) -> io::Result<()> {
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))

@@ -3,6 +3,7 @@
 //! use most of the rest.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -154,8 +155,35 @@ pub(crate) enum Namespaces {
     Machine,
 }
 
+/// Filters that were compiled ahead: of each shape that plans have.
+static COMPILED: OnceLock<Vec<(Shape, Vec<BpfProgram>)>> = OnceLock::new();
+
+/// Compiles the filters that plans ask for, for a process whose children will need them.
+pub(crate) fn warm() {
+    use self::Namespaces::{Machine, Own};
+    let shapes = [
+        (Sockets::Local, Own),
+        (Sockets::Open, Own),
+        (Sockets::Pairs, Machine),
+        (Sockets::Open, Machine),
+    ];
+    let compiled = shapes.into_iter().filter_map(|(sockets, namespaces)| {
+        let shape = Shape { sockets, namespaces };
+        Some((shape, compile_all(shape).ok()?))
+    });
+    COMPILED.get_or_init(|| compiled.collect());
+}
+
 /// The filters of a confined process; all of them are installed, and each can refuse.
 pub(crate) fn filters(shape: Shape) -> Result<Vec<BpfProgram>, FilterError> {
+    let ahead = COMPILED.get().and_then(|all| all.iter().find(|(of, _)| *of == shape));
+    match ahead {
+        Some((_, filters)) => Ok(filters.clone()),
+        None => compile_all(shape),
+    }
+}
+
+fn compile_all(shape: Shape) -> Result<Vec<BpfProgram>, FilterError> {
     let mut refused: Rules = REFUSED.iter().map(|(call, _)| (*call, vec![])).collect();
     if shape.namespaces == Namespaces::Machine {
         refused.extend(REFUSED_SHARED.iter().map(|(call, _)| (*call, vec![])));

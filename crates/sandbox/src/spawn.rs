@@ -5,25 +5,31 @@
 //! children are the namespace's init, which reaps and does nothing else, and the worker. Both come
 //! to the caller, who holds everything (`hold`), as their parent ends.
 
-mod channel;
+pub(crate) mod channel;
+mod heard;
 mod init;
 mod joining;
+pub(crate) mod places;
+pub(crate) mod zygote;
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction};
+use nix::sys::signal::{
+    SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, sigaction,
+};
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::{ForkResult, fork};
 use rustix::io::FdFlags;
-use windlass_protocol::confinement::{Confinement, Control, ControlState};
+use windlass_protocol::confinement::{Confinement, Control};
 
 use self::channel::{Channel, Word};
-use crate::enter::canary::CANARIES_MAX;
+use self::heard::Heard;
+use self::places::Places;
 use crate::enter::{Failed, PrepareError, Prepared, Step, c_path};
 use crate::plan::Plan;
 
@@ -54,10 +60,10 @@ pub struct Started {
     pub pid: u32,
     /// The first process of its pid namespace, where it has one.
     pub init: Option<u32>,
-    /// A process that moves it into its control groups, and exits with 0 when that is done. The
-    /// kernel takes its time for that, some 10 ms, in which the program can start; but it must not
-    /// be given work before.
-    pub joining: Option<u32>,
+    /// Processes that move it into its control groups, and exit with 0 when that is done. The kernel
+    /// takes its time for that, some 5 to 10 ms, in which the program can start; but it must not be
+    /// given work before.
+    pub joining: Vec<u32>,
     /// The proxy's listener in its network namespace, where the plan has one.
     pub listener: Option<OwnedFd>,
     pub confinement: Confinement,
@@ -95,8 +101,12 @@ pub fn spawn(command: &Command<'_>) -> Result<Started, SpawnError> {
         ForkResult::Parent { child } => child,
     };
     drop(theirs);
-    let heard = hear(&ours, child, prepared.needs_namespaces());
-    let joining = match (prepared.needs_namespaces(), command.cgroups.is_empty()) {
+    let between = prepared.needs_namespaces();
+    let worker = (!between).then_some(child.as_raw());
+    let heard = Heard::of(None, worker).listen(&ours).inspect_err(|_| {
+        let _ = kill(child, Signal::SIGKILL);
+    });
+    let joining = match (between, command.cgroups.is_empty()) {
         (true, true) => {
             // It ends as soon as it has made its two children.
             let _ = waitpid(child, None);
@@ -107,7 +117,7 @@ pub fn spawn(command: &Command<'_>) -> Result<Started, SpawnError> {
         (false, false) => Some(joining::start(&ready.cgroups, child)?),
     };
     let mut started = heard?.into_started(command.plan)?;
-    started.joining = joining.map(|pid| pid.as_raw().unsigned_abs());
+    started.joining = joining.map(|pid| pid.as_raw().unsigned_abs()).into_iter().collect();
     Ok(started)
 }
 
@@ -145,12 +155,7 @@ impl<'a> Ready<'a> {
             let cause = io::Error::new(io::ErrorKind::InvalidInput, "no program was named");
             return Err(setup("start it")(cause));
         }
-        let cgroups = command
-            .cgroups
-            .iter()
-            .map(|dir| File::options().write(true).open(dir.join("cgroup.procs")))
-            .collect::<Result<_, _>>()
-            .map_err(setup("open the session's cgroup"))?;
+        let cgroups = open_groups(command.cgroups)?;
         let pointers = |strings: &[CString]| {
             strings.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
         };
@@ -163,6 +168,15 @@ impl<'a> Ready<'a> {
             command,
         })
     }
+}
+
+/// What a process id is written to, for each of the groups.
+fn open_groups(cgroups: &[PathBuf]) -> Result<Vec<File>, SpawnError> {
+    cgroups
+        .iter()
+        .map(|dir| File::options().write(true).open(dir.join("cgroup.procs")))
+        .collect::<Result<_, _>>()
+        .map_err(setup("open the session's cgroup"))
 }
 
 /// The process between: makes the namespaces, starts their first two processes, moves them into
@@ -202,10 +216,20 @@ fn give_up(channel: &Channel, failed: Failed) -> ! {
 /// Confines this process, tests the sandbox, and runs the program.
 fn become_worker(prepared: &Prepared, ready: &Ready<'_>, channel: &Channel) -> ! {
     let confined = (|| {
-        take_places(ready.command, channel)?;
+        let command = ready.command;
+        let places = Places {
+            stdin: Some(command.stdin),
+            stdout: command.stdout,
+            stderr: command.stderr,
+            kept: command.kept,
+        };
+        restore_signals();
+        places::take(&places, channel)?;
+        rustix::io::fcntl_setfd(command.kept, FdFlags::empty())
+            .map_err(Failed::at(Step::Descriptors))?;
         let listener = prepared.confine()?;
         if let Some(listener) = listener {
-            channel.hand_over(listener.as_fd());
+            channel.hand_over(b'L', listener.as_fd());
         }
         let results = prepared.canaries.run();
         channel.say(&Word::Canaries(results));
@@ -225,138 +249,15 @@ fn become_worker(prepared: &Prepared, ready: &Ready<'_>, channel: &Channel) -> !
     }
 }
 
-fn unreachable_exit() -> ! {
-    // SAFETY: ends the process without running anything of the caller's.
-    unsafe { libc::_exit(127) }
-}
-
-/// Its group, signals and descriptors are its own.
-fn take_places(command: &Command<'_>, channel: &Channel) -> Result<(), Failed> {
-    let failed = Failed::at(Step::Descriptors);
-    rustix::process::setpgid(None, None).map_err(&failed)?;
-    // The caller takes signals as a descriptor and ignores a broken pipe; the program does not.
+/// The caller takes signals as a descriptor and ignores a broken pipe; the program does not.
+fn restore_signals() {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default handler runs no code of ours.
     let _ = unsafe { sigaction(Signal::SIGPIPE, &default) };
     let _ = SigSet::empty().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-    rustix::stdio::dup2_stdin(command.stdin).map_err(&failed)?;
-    rustix::stdio::dup2_stdout(command.stdout).map_err(&failed)?;
-    rustix::stdio::dup2_stderr(command.stderr).map_err(&failed)?;
-    close_others(&[command.kept.as_raw_fd(), channel.as_raw_fd()]).map_err(&failed)?;
-    rustix::io::fcntl_setfd(command.kept, FdFlags::empty()).map_err(&failed)
 }
 
-/// Marks every descriptor but the first three to be closed when the program runs, and closes those
-/// that nobody here needs any more.
-fn close_others(kept: &[i32; 2]) -> Result<(), rustix::io::Errno> {
-    let (low, high) = (kept[0].min(kept[1]), kept[0].max(kept[1]));
-    let close = |from: i32, to: i32| {
-        if from > to {
-            return Ok(());
-        }
-        // SAFETY: no memory is passed; what is closed is not used again in this process.
-        let closed = unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
-        if closed < 0 { Err(rustix::io::Errno::BADF) } else { Ok(()) }
-    };
-    close(3, low - 1)?;
-    close(low + 1, high - 1)?;
-    close(high + 1, i32::MAX)
-}
-
-/// What the caller heard of its child.
-#[derive(Debug, Default)]
-struct Heard {
-    init: Option<i32>,
-    worker: Option<i32>,
-    listener: Option<OwnedFd>,
-    canaries: Option<crate::enter::canary::Results>,
-}
-
-/// Listens until the program runs or nobody is left who could say anything.
-fn hear(channel: &Channel, child: Pid, namespaces: bool) -> Result<Heard, SpawnError> {
-    let mut heard = Heard::default();
-    if !namespaces {
-        heard.worker = Some(child.as_raw());
-    }
-    let until = std::time::Instant::now() + CONFINE_WAIT;
-    let ended = loop {
-        match channel.hear(until) {
-            Ok(None) => break Ok(()),
-            Ok(Some(Word::Pids { init, worker })) => {
-                heard.init = Some(init);
-                heard.worker = Some(worker);
-            }
-            Ok(Some(Word::Listener(listener))) => heard.listener = Some(listener),
-            Ok(Some(Word::Canaries(results))) => heard.canaries = Some(results),
-            Ok(Some(Word::Failed(failed))) => {
-                break Err(SpawnError::Confine(failed));
-            }
-            Err(_) => break Err(SpawnError::TooSlow),
-        }
-    };
-    match ended {
-        Ok(()) => Ok(heard),
-        Err(error) => {
-            heard.end(child);
-            Err(error)
-        }
-    }
-}
-
-impl Heard {
-    /// Ends whatever was started.
-    fn end(&self, child: Pid) {
-        let all = [self.init, self.worker, Some(child.as_raw())];
-        for pid in all.into_iter().flatten() {
-            let _ = nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-    }
-
-    fn into_started(self, plan: &Plan) -> Result<Started, SpawnError> {
-        let Some(worker) = self.worker else {
-            let cause = io::Error::other("it ended without a word");
-            return Err(setup("start it")(cause));
-        };
-        let Some(results) = self.canaries else {
-            self.end(Pid::from_raw(worker));
-            let cause = io::Error::other("it ended before it was confined");
-            return Err(setup("start it")(cause));
-        };
-        let confinement = judge(plan, &results);
-        if results.required_failed {
-            self.end(Pid::from_raw(worker));
-            let required = |report: &&windlass_protocol::confinement::ControlReport| {
-                report.state == ControlState::NotEnforced && plan.required.contains(&report.control)
-            };
-            let control = confinement.controls.iter().find(required);
-            let control = control.map_or(Control::Syscalls, |report| report.control);
-            return Err(SpawnError::CanaryThrough { control });
-        }
-        Ok(Started {
-            pid: worker.unsigned_abs(),
-            init: self.init.map(i32::unsigned_abs),
-            joining: None,
-            listener: self.listener,
-            confinement,
-        })
-    }
-}
-
-/// The plan's controls, with what the canaries found.
-fn judge(plan: &Plan, results: &crate::enter::canary::Results) -> Confinement {
-    let mut controls = plan.controls.clone();
-    for (place, canary) in plan.canaries.iter().take(CANARIES_MAX).enumerate() {
-        let Some(report) = controls.iter_mut().find(|report| report.control == canary.control)
-        else {
-            continue;
-        };
-        if results.is_through(place) {
-            report.state = ControlState::NotEnforced;
-            report.tested = false;
-            report.mechanism = format!("a canary got through: {:?}", canary.attempt);
-        } else {
-            report.tested |= report.state == ControlState::Enforced;
-        }
-    }
-    Confinement { isolation: plan.isolation, controls }
+fn unreachable_exit() -> ! {
+    // SAFETY: ends the process without running anything of the caller's.
+    unsafe { libc::_exit(127) }
 }

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use serde_json::json;
 use tempfile::TempDir;
 use windlass_client::protocol::api::{CreateSession, Session, StopSessions};
+use windlass_client::protocol::environments::{EnvironmentList, EnvironmentsQuery};
 use windlass_client::protocol::policy::PolicyRequest;
 use windlass_client::{Client, Dirs, Launched, StartNode, launch_node};
 use windlass_sandbox::cgroup::{self, CgroupSupport};
@@ -15,6 +17,16 @@ use windlass_sandbox::cgroup::{self, CgroupSupport};
 use crate::gate::gates_dir;
 use crate::processes;
 use crate::python::python;
+
+/// Says how the nodes of a run of tests start workers: `exec`, `zygote` or `pool`. Where it is said,
+/// tests wait until the node is so far.
+const START: &str = "WINDLASS_TEST_START";
+
+/// How long a node may take for that.
+const READY_WAIT: Duration = Duration::from_secs(60);
+
+/// Workers that wait in a test's node.
+const WAITING: usize = 2;
 
 /// How long a stopped node may take to go.
 const STOP_WAIT: Duration = Duration::from_secs(30);
@@ -74,14 +86,13 @@ impl TestNodeBuilder {
         let base = tempfile::Builder::new().prefix("wl-").rand_bytes(6).tempdir_in("/tmp")?;
         let state = self.state.unwrap_or_else(|| base.path().join("s"));
         let dirs = Dirs::at(base.path().join("r"), state)?;
-        Ok(TestNode {
-            program: self.program,
-            args: self.args,
-            env: self.env,
-            running: None,
-            dirs,
-            base,
-        })
+        let environments = base.path().join("environments.json");
+        let entry = json!({"interpreter": python(), "pool": WAITING});
+        std::fs::write(&environments, json!({"version": 1, "environments": [entry]}).to_string())?;
+        // First: what a test says of its own comes later, and wins.
+        let mut env = vec![("WINDLASS_ENVIRONMENTS".into(), environments.into())];
+        env.extend(self.env);
+        Ok(TestNode { program: self.program, args: self.args, env, running: None, dirs, base })
     }
 }
 
@@ -95,7 +106,10 @@ impl TestNode {
             state: None,
         };
         // Whatever servers the user has: a test names its own.
-        builder.env("PATH", search_path()).env("WINDLASS_MCP_CONFIG", "/dev/null")
+        builder
+            .env("PATH", search_path())
+            .env("WINDLASS_MCP_CONFIG", "/dev/null")
+            .env("WINDLASS_START", wanted_start())
     }
 
     /// A node with nothing special about it.
@@ -167,7 +181,22 @@ impl TestNode {
         self.kill9();
         let node = launch_node(&self.program, &self.dirs, &self.args, &self.env).await?;
         self.running = Some(node);
+        if std::env::var_os(START).is_some() {
+            self.await_environments().await?;
+        }
         Ok(())
+    }
+
+    /// What the node has started for its sessions, once nothing that it keeps ready is on its way.
+    pub async fn session_processes(&self) -> anyhow::Result<Vec<u32>> {
+        self.await_environments().await?;
+        Ok(processes::of_sessions(self.pid()))
+    }
+
+    /// Waits until the node has everything ready from which workers can be started.
+    pub async fn await_environments(&self) -> anyhow::Result<EnvironmentList> {
+        let wait_ms = u64::try_from(READY_WAIT.as_millis())?;
+        Ok(self.client().await?.environments(EnvironmentsQuery { wait_ms }).await?)
     }
 
     /// Stops the node in good order and waits until its process is gone.
@@ -198,6 +227,11 @@ impl Drop for TestNode {
         // Nobody will start a node in these directories again that would remove them.
         cgroup::sweep(&CgroupSupport::detect(), &cgroup::prefix_of(&self.dirs.runtime), |_| false);
     }
+}
+
+/// How nodes are to start workers: by their programs where it is not said, the same each time.
+fn wanted_start() -> OsString {
+    std::env::var_os(START).unwrap_or_else(|| "exec".into())
 }
 
 /// Where the node finds programs: the tests' Python first, and no shims.

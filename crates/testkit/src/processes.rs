@@ -33,6 +33,10 @@ pub fn all() -> Vec<Process> {
         .collect()
 }
 
+/// What keepers are called: with a session, and while their worker waits for one.
+const KEEPER: &str = "windlass-keeper";
+const WAITING: &str = "windlass-wait";
+
 /// Whether the process exists and is no zombie.
 pub fn alive(pid: u32) -> bool {
     process(pid).is_some_and(|process| !matches!(process.state, 'Z' | 'X'))
@@ -41,6 +45,44 @@ pub fn alive(pid: u32) -> bool {
 /// The processes started by `pid`, and by those, and so on.
 pub fn below(pid: u32) -> Vec<u32> {
     below_in(&all(), &BTreeSet::from([pid])).into_iter().collect()
+}
+
+/// The nurseries below the node `node`: one, or none before the first session.
+pub fn nurseries(node: u32) -> Vec<u32> {
+    // Keepers are forked from it and have its arguments, but their own name.
+    let is_nursery = |pid: &u32| {
+        arguments(*pid).get(1).is_some_and(|argument| argument == "nursery")
+            && name(*pid).is_some_and(|name| name != KEEPER && name != WAITING)
+    };
+    children(node).into_iter().filter(is_nursery).collect()
+}
+
+/// Keepers below the node `node` whose workers wait for a session.
+pub fn waiting(node: u32) -> Vec<u32> {
+    let is_waiting = |pid: &u32| name(*pid).is_some_and(|name| name == WAITING);
+    children(node).into_iter().filter(is_waiting).collect()
+}
+
+/// What the node `node` keeps ready for sessions that are still to come: its nursery, zygotes, and
+/// those who wait.
+pub fn kept_ready(node: u32) -> BTreeSet<u32> {
+    let nurseries = nurseries(node);
+    let is_zygote = |pid: &u32| name(*pid).is_some_and(|name| !name.starts_with("windlass"));
+    let zygotes = nurseries.iter().flat_map(|pid| children(*pid)).filter(is_zygote);
+    let roots: BTreeSet<u32> = zygotes.chain(waiting(node)).collect();
+    let below = below_in(&all(), &roots);
+    below.into_iter().chain(roots).chain(nurseries).collect()
+}
+
+/// What the node `node` has started for its sessions: everything below it but what it keeps ready.
+pub fn of_sessions(node: u32) -> Vec<u32> {
+    let kept_ready = kept_ready(node);
+    below(node).into_iter().filter(|pid| !kept_ready.contains(pid)).collect()
+}
+
+/// What tools that list processes call `pid`.
+pub fn name(pid: u32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }
 
 /// What a keeper started, without what belongs to the keeper itself: a sandbox's init.

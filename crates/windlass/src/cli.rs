@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    attach, completions, doctor, down, egress, install, interrupt, kill, logs, man, mcp, node,
-    policy, ps, repl, run, servers, status, token, tools, uninstall, up,
+    attach, completions, doctor, down, egress, environments, install, interrupt, kill, logs, man,
+    mcp, node, policy, ps, repl, run, servers, status, token, tools, uninstall, up,
 };
 use crate::terminal::Terminal;
 
@@ -49,6 +49,7 @@ enum Command {
     Egress(egress::Args),
     Tools(tools::Args),
     Servers(servers::Args),
+    Environments(environments::Args),
     Attach(attach::Args),
     Interrupt(interrupt::Args),
     Kill(kill::Args),
@@ -104,6 +105,7 @@ fn dispatch(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCod
             Command::Egress(args) => egress::run(args, terminal).await,
             Command::Tools(args) => tools::run(args, terminal).await,
             Command::Servers(args) => servers::run(args, terminal).await,
+            Command::Environments(args) => environments::run(args, terminal).await,
             Command::Attach(args) => attach::run(args, terminal).await,
             Command::Interrupt(args) => interrupt::run(args, terminal).await,
             Command::Kill(args) => kill::run(args, terminal).await,

@@ -1,8 +1,10 @@
-//! The binary: chooses what to be. A keeper, or the holder of an MCP server, is chosen before anything
-//! else is touched: thousands of them may run on a machine, and none of them needs an argument parser
-//! or an async runtime.
+//! The binary: chooses what to be. A keeper, what keepers are forked from, or the holder of an MCP
+//! server, is chosen before anything else is touched: thousands of them may run on a machine, and none
+//! of them needs an argument parser or an async runtime.
 
 use std::process::ExitCode;
+
+use windlass_protocol::nursery::COMMAND;
 
 mod agents;
 mod answers;
@@ -27,6 +29,9 @@ fn main() -> ExitCode {
     }
     if std::env::args_os().nth(1).is_some_and(|argument| argument == windlass_mcp::servers::HOLD) {
         return commands::hold_server::run();
+    }
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == COMMAND) {
+        return commands::nursery::run();
     }
     cli::run()
 }

@@ -68,7 +68,7 @@ async fn open_use_close(client: &Client, number: usize) {
 #[derive(Debug)]
 struct Held {
     descriptors: usize,
-    /// Zombies too.
+    /// Zombies too, but not what the node keeps ready.
     children: usize,
     rss_bytes: u64,
     sockets: usize,
@@ -78,6 +78,7 @@ struct Held {
 impl Held {
     async fn by(node: &TestNode) -> Self {
         let client = node.client().await.unwrap();
+        node.await_environments().await.unwrap();
         let mut held = Self::now(node, &client).await;
         // The node closes connections and reaps children as it hears of their end, which is after
         // our answers. Each question lets it do so.
@@ -97,11 +98,15 @@ impl Held {
     async fn now(node: &TestNode, client: &Client) -> Self {
         let sessions = client.node_status().await.unwrap().sessions;
         let pid = node.pid();
+        let sockets = std::fs::read_dir(node.dirs().runtime.join("k")).unwrap();
+        let sockets = sockets.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         Self {
             descriptors: processes::descriptors(pid).unwrap(),
-            children: processes::children(pid).len(),
+            children: processes::children(pid).len()
+                - processes::nurseries(pid).len()
+                - processes::waiting(pid).len(),
             rss_bytes: processes::rss_bytes(pid).unwrap(),
-            sockets: std::fs::read_dir(node.dirs().runtime.join("k")).unwrap().count(),
+            sockets: sockets.filter(|name| !name.starts_with("waiting-")).count(),
             sessions,
         }
     }

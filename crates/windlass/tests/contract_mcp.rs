@@ -29,6 +29,7 @@ async fn contract_43_agents_that_come_and_go_add_no_process_but_their_bridges() 
     let node = TestNode::start(PROGRAM).await.unwrap();
     let mut first = McpClient::start(&node).await.unwrap();
     assert_eq!(first.run_ok("n = 0; n").await, "0\n");
+    node.await_environments().await.unwrap();
     let before = processes::belonging(node.base());
 
     let mut agents = Vec::new();
@@ -60,11 +61,14 @@ async fn contract_43_agents_that_come_and_go_add_no_process_but_their_bridges() 
         }
     }
     // What belonged to the sessions that were ended may take a moment.
-    for pid in &processes::belonging(node.base()) - &before {
+    node.await_environments().await.unwrap();
+    let kept_ready = processes::kept_ready(node.pid());
+    for pid in &(&processes::belonging(node.base()) - &before) - &kept_ready {
         let gone = tokio::task::spawn_blocking(move || processes::wait_gone(pid, PATIENCE));
         assert!(gone.await.unwrap(), "left is {pid}, {:?}", processes::arguments(pid));
     }
-    assert_eq!(processes::belonging(node.base()), before);
+    let kept_ready = processes::kept_ready(node.pid());
+    assert_eq!(&processes::belonging(node.base()) - &kept_ready, &before - &kept_ready);
     assert_eq!(first.run_ok("n").await, format!("{AGENTS}\n"));
 }
 

@@ -185,7 +185,7 @@ async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
         }
     }
     // The guards above the keepers, too.
-    for pid in processes::below(node.pid()) {
+    for pid in node.session_processes().await.unwrap() {
         assert!(processes::wait_gone(pid, PATIENCE), "process {pid} is left");
     }
 }
@@ -212,7 +212,7 @@ async fn contract_45_a_subreapers_cgroup_goes_with_its_session() {
         .await
         .unwrap();
     // The guard removes it, and is the last of the session to go.
-    for pid in processes::below(node.pid()) {
+    for pid in node.session_processes().await.unwrap() {
         assert!(processes::wait_gone(pid, PATIENCE), "process {pid} is left");
     }
     assert!(cgroup_dirs(group).is_empty(), "{group} is left");
@@ -245,7 +245,7 @@ async fn contract_45_a_session_closed_before_its_keeper_is_up_leaves_nothing() {
         // Not by the node's patience with a keeper that does not go: that is longer.
         let closing = client.close_session(&session, CloseQuery { grace_ms });
         within(Duration::from_secs(4), closing).await.unwrap();
-        for pid in processes::below(node.pid()) {
+        for pid in node.session_processes().await.unwrap() {
             assert!(processes::wait_gone(pid, PATIENCE), "process {pid} is left");
         }
     }

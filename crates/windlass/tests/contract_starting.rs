@@ -28,7 +28,7 @@ async fn contract_45_keepers_stopped_before_they_answer_go_with_their_sessions()
 /// Which process of a keeper is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
-    /// The one that the node started.
+    /// The one that the node's nursery forked.
     First,
     /// The one that it forks, which is the keeper.
     Keeper,
@@ -39,7 +39,7 @@ async fn check(hold: &str, which: Which) {
     let client = node.client().await.unwrap();
     let spared = node.session(&client).await.unwrap().id;
     run_ok(&client, &spared, "x = 5").await;
-    let before: BTreeSet<u32> = processes::below(node.pid()).into_iter().collect();
+    let before: BTreeSet<u32> = node.session_processes().await.unwrap().into_iter().collect();
 
     let watching = Arc::new(AtomicBool::new(true));
     let watcher = {
@@ -75,7 +75,8 @@ async fn check(hold: &str, which: Which) {
     }
     assert_eq!(run_ok(&client, &spared, "print(x)").await, "5\n", "a stranger was hit");
     // Guards go once they have seen to what their keepers left.
-    for pid in processes::below(node.pid()).into_iter().filter(|pid| !before.contains(pid)) {
+    let left = node.session_processes().await.unwrap();
+    for pid in left.into_iter().filter(|pid| !before.contains(pid)) {
         let gone = processes::wait_gone(pid, PATIENCE);
         assert!(gone, "{hold}: left is {pid}, {:?}", processes::arguments(pid));
     }
@@ -88,14 +89,19 @@ fn stop_new_keepers(
     before: &BTreeSet<u32>,
     watching: &AtomicBool,
 ) -> BTreeSet<u32> {
-    let node_session = session_of(node);
+    let nurseries = processes::nurseries(node);
+    let parents: Vec<u32> = nurseries.iter().copied().chain([node]).collect();
+    let sessions: Vec<_> = parents.iter().map(|parent| session_of(*parent)).collect();
     let mut stopped = BTreeSet::new();
     while watching.load(Ordering::Relaxed) {
-        for child in processes::children(node) {
+        for child in parents.iter().flat_map(|parent| processes::children(*parent)) {
             for pid in processes::children(child).into_iter().chain([child]) {
-                let keeper = processes::arguments(pid).get(1).is_some_and(|arg| arg == "keeper");
+                let arguments = processes::arguments(pid);
+                let keeper =
+                    arguments.get(1).is_some_and(|arg| arg == "keeper" || arg == "nursery")
+                        && !nurseries.contains(&pid);
                 let session = session_of(pid);
-                let is_first = session == Some(pid) || session == node_session;
+                let is_first = session == Some(pid) || sessions.contains(&session);
                 if keeper
                     && is_first == (which == Which::First)
                     && !before.contains(&pid)

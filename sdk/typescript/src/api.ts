@@ -115,6 +115,24 @@ export interface Ended {
   receipt?: Receipt | null;
 }
 
+/** An environment as it is at this moment. */
+export interface Environment {
+  /** As the file names it. */
+  interpreter: string;
+  pool: PoolInfo;
+  preload: string[];
+  /** The program that this is. */
+  program?: string | null;
+  zygote: ZygoteInfo;
+}
+
+/** Its answer. */
+export interface EnvironmentList {
+  environments: Environment[];
+  /** Why the user's file is not used. */
+  error?: string | null;
+}
+
 /** A failure's name, the same at every door and in the journal. */
 export type ErrorCode = "bad_request" | "message_too_large" | "overloaded" | "session_not_found" | "session_exists" | "session_ended" | "turn_not_found" | "turn_not_running" | "state_lost" | "limit_memory" | "limit_processes" | "limit_disk" | "limit_wall_time" | "not_enforceable" | "unauthorized" | "worker_failed" | "protocol_error" | "worker_died" | "keeper_lost" | "deadline_passed" | "unstoppable" | "session_closed" | "disk_full" | "file_not_found" | "file_conflict" | "path_refused" | "tool_not_found" | "tool_failed" | "tool_deadline_passed" | "tool_host_gone" | "tool_cancelled" | "would_deadlock" | "version_mismatch" | "shutting_down" | "already_running" | "not_found" | "internal";
 
@@ -449,6 +467,7 @@ export interface EventItemWorkerReady {
   pid: number;
   restarts: number;
   seq: Seq;
+  start?: StartedBy;
   text?: string | null;
   /** The turn it belongs to; absent for facts of the session itself. */
   turn?: TurnNo | null;
@@ -634,6 +653,12 @@ export interface PolicyRequest {
   writable?: string[];
 }
 
+/** Workers that wait. */
+export interface PoolInfo {
+  ready: number;
+  size: number;
+}
+
 /** A policy to start from. */
 export type Preset = "read-only" | "workspace" | "open";
 
@@ -684,6 +709,8 @@ export interface Session {
   restarts: number;
   /** The last event. */
   seq: Seq;
+  /** How the worker was started, once it is up. */
+  started_by?: StartedBy | null;
   state: SessionState;
   /** The running turn. */
   turn?: TurnId | null;
@@ -720,6 +747,9 @@ export interface SessionTools {
   more: boolean;
   tools: SessionTool[];
 }
+
+/** How a worker came to be. Its session is the same, whichever it was. */
+export type StartedBy = "exec" | "zygote" | "pool";
 
 /** What a turn asks for. */
 export interface StdinWait {
@@ -817,3 +847,17 @@ export interface WrittenBack {
   deleted: FileDeleted[];
   written: FileWritten[];
 }
+
+/** The process that an environment's workers are forked from. */
+export interface ZygoteInfo {
+  /** Why there is none. */
+  error?: string | null;
+  /** Modules that could not be imported, and why. */
+  missing?: string[];
+  pid?: number | null;
+  /** What it takes, counting what it shares with its workers as its share. */
+  pss_kib?: number | null;
+  state: ZygoteState;
+}
+
+export type ZygoteState = "none" | "starting" | "ready" | "failed";

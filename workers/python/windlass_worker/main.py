@@ -34,14 +34,14 @@ _ERROR = b'"error","error":{"name":%b,"message":%b}'
 
 
 def main():
-    worker = Worker(_protocol_descriptor())
+    worker = Worker()
     worker.prepare()
-    worker.serve()
+    worker.serve(int(os.environ.pop("WINDLASS_FD")))
 
 
 class Worker:
-    def __init__(self, fd):
-        self._wire = Wire(fd)
+    def __init__(self):
+        self._wire = Wire()
         self._inbox = Inbox(self._wire)
         self._turns = Turns()
         self._input = Input(self._wire, self._inbox, self._turns)
@@ -51,7 +51,7 @@ class Worker:
         self._tools = Source(self._wire, self._inbox, self._turns)
 
     def prepare(self):
-        """Give the process the face that a session's code expects, and say that it is ready."""
+        """Give the process the face that a session's code expects."""
         sys.argv = [""]
         os.environ.setdefault("PAGER", "cat")
         self._output.install()
@@ -69,9 +69,13 @@ class Worker:
                 _BACKEND: self._display.serve_backend,
             }
         ).install()
-        os.register_at_fork(after_in_child=self._enter_child)
         self._inbox.prepare()
         Signals(self._inbox).install()
+
+    def serve(self, fd):
+        """Say that we are ready, on the keeper's socket, and take turns until told to stop."""
+        self._wire.attach(_out_of_the_way(fd))
+        os.register_at_fork(after_in_child=self._enter_child)
         version = "python %d.%d.%d" % sys.version_info[:3]
         self._wire.send(
             frame(
@@ -80,8 +84,9 @@ class Worker:
             )
         )
 
-    def serve(self):
-        """Take turns until told to stop."""
+        self._take_turns()
+
+    def _take_turns(self):
         parts = []
         while True:
             header, body = self._inbox.take()
@@ -169,11 +174,10 @@ class Worker:
             matplotlib.rcParams["backend"] = "module://" + _BACKEND
 
 
-def _protocol_descriptor():
+def _out_of_the_way(given):
     """The socket that the keeper gave us, moved away and closed to every other program."""
     from fcntl import F_DUPFD_CLOEXEC, fcntl
 
-    given = int(os.environ.pop("WINDLASS_FD"))
     os.set_inheritable(given, False)
     for lowest in _HIGH_DESCRIPTORS:
         try:

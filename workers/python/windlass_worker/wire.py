@@ -68,12 +68,10 @@ def quoted(text):
 class Wire:
     """Sends from any thread; receives for one reader at a time (`inbox` says which)."""
 
-    def __init__(self, fd):
-        self.fd = fd
+    def __init__(self):
+        self.fd = None
         self._main = get_ident()
-        self._socket = socket(fileno=fd)
-        self._send_now = self._socket.send
-        self._receive_now = self._socket.recv
+        self._socket = self._send_now = self._receive_now = None
         self._held = b""
         # What is to be sent: (bytes, list of the counts already sent).
         self._outgoing = deque()
@@ -85,6 +83,14 @@ class Wire:
         # How many bytes must be there before it is worth looking at them; 0 if not known.
         self._needed = 0
         self._sizes = _RECEIVE_SIZES
+        self.open = False
+
+    def attach(self, fd):
+        """Speak on this socket from now on."""
+        self.fd = fd
+        self._socket = socket(fileno=fd)
+        self._send_now = self._socket.send
+        self._receive_now = self._socket.recv
         self.open = True
 
     def close(self):

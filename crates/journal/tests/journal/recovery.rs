@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use windlass_journal::{LoadError, OpenSessionError};
-use windlass_protocol::event::StopCause;
+use windlass_protocol::event::{StartedBy, StopCause};
 
 use super::*;
 
@@ -27,9 +27,14 @@ fn copy_state(from: &Path, name: &str) -> tempfile::TempDir {
     copy
 }
 
+fn worker_ready() -> EventKind {
+    let start = StartedBy::Zygote;
+    EventKind::WorkerReady { worker: "python 3".into(), pid: 9, restarts: 1, start }
+}
+
 fn some_life() -> Vec<NewEvent> {
     vec![
-        event(None, EventKind::WorkerReady { worker: "python 3".into(), pid: 9, restarts: 1 }, b""),
+        event(None, worker_ready(), b""),
         accepted(1, "print(1)"),
         output(1, b"one\n"),
         display(1, Some("fig"), false, false, b"old"),

@@ -191,6 +191,7 @@ mod tests {
                 ToKeeper::Attach { after, .. }
                 | ToKeeper::Ack { after }
                 | ToKeeper::Command { after, .. } => after.0,
+                ToKeeper::Prepare(_) => panic!("a node that has a session prepares none"),
             });
         }
         told

@@ -221,6 +221,7 @@ impl World {
             ToKeeper::Attach { epoch, after, .. } => self.claim(place, epoch, after),
             // A keeper reads only the connection of the node that it hears.
             _ if self.heard != Some(place) => {}
+            ToKeeper::Prepare(_) => panic!("nobody waits in this world"),
             ToKeeper::Ack { after } => self.keeper.acknowledge(after),
             ToKeeper::Command { command, after, act } => {
                 self.keeper.acknowledge(after);
@@ -288,6 +289,7 @@ impl World {
                     node.half.attached(&attached, &mut out);
                     wire.to_keeper.extend(out);
                 }
+                FromKeeper::Prepared { .. } => panic!("nobody waits in this world"),
                 FromKeeper::Refused { .. } => {
                     node.fenced = true;
                     node.wire = None;

@@ -5,7 +5,7 @@ use windlass_lifecycle::session::{
     Effect, Event, Facts, FirstTurn, KeeperLoss, Loss, Session, WorkerFact,
 };
 use windlass_protocol::api::SessionState;
-use windlass_protocol::event::{EventKind, Receipt, TurnError, Usage};
+use windlass_protocol::event::{EventKind, Receipt, StartedBy, TurnError, Usage};
 use windlass_protocol::limits::WAITING_TURNS_MAX;
 use windlass_protocol::policy::Limit;
 use windlass_protocol::worker::WorkerOutcome;
@@ -236,7 +236,12 @@ fn records(event: Event, effects: &[Effect]) -> Vec<(Option<TurnNo>, EventKind)>
         }
         Event::InputTaken { turn } => Some((Some(turn), EventKind::InputTaken { bytes: 1 })),
         Event::WorkerReady => {
-            let ready = EventKind::WorkerReady { worker: String::new(), pid: 1, restarts: 0 };
+            let ready = EventKind::WorkerReady {
+                worker: String::new(),
+                pid: 1,
+                restarts: 0,
+                start: StartedBy::Exec,
+            };
             Some((None, ready))
         }
         Event::WorkerEnded { limit } => {

@@ -1,12 +1,16 @@
 //! The node itself: health, version, figures, its own end.
 
+use std::time::Duration;
+
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::{OpenApi, ToSchema};
 use windlass_protocol::api::{NodeStatus, StopNode};
+use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
+use windlass_protocol::limits::WAIT_MS_MAX;
 
 use super::App;
 use super::body::JsonBody;
@@ -27,6 +31,19 @@ pub(super) async fn health() -> Json<Health> {
 #[utoipa::path(get, path = "/v1/version", responses((status = 200, body = NodeStatus)))]
 pub(super) async fn version(State(app): State<App>) -> Json<NodeStatus> {
     Json(app.status())
+}
+
+/// For which interpreters workers are kept ready.
+#[utoipa::path(get, path = "/v1/environments", params(EnvironmentsQuery),
+    responses((status = 200, body = EnvironmentList)))]
+pub(super) async fn environments(
+    State(app): State<App>,
+    Query(query): Query<EnvironmentsQuery>,
+) -> Json<EnvironmentList> {
+    let wait = Duration::from_millis(query.wait_ms.min(WAIT_MS_MAX));
+    // Whoever has waited long enough sees them as they are.
+    let _ = tokio::time::timeout(wait, app.environments.settled()).await;
+    Json(app.environments.list())
 }
 
 /// Figures in Prometheus' text format.

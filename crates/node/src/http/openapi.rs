@@ -40,6 +40,7 @@ use super::{egress, events, files, node, output, sessions, tools, tools_list, tu
         output::display,
         tools::attach,
         tools_list::list,
+        node::environments,
         node::health,
         node::version,
         node::metrics,

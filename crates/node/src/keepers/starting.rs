@@ -4,7 +4,11 @@
 //!
 //! A keeper's first process starts a process session of its own and forks. Either it stays above
 //! the keeper (a guard), or it exits and the keeper comes to us as an orphan of that session. No
-//! other process is ever in it before the keeper has answered.
+//! other process is ever in it before the keeper has answered. While the keeper lives, nobody else
+//! gets the first one's number: it is its session's.
+//!
+//! The first process is ours, or the nursery's, who reaps it without telling us: so one that has
+//! exited is found out when it matters.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,6 +24,11 @@ use rustix::process::{
 use tokio::sync::Notify;
 use windlass_protocol::SessionId;
 
+use crate::nursery::Born;
+
+/// How long a killed process may take to be gone.
+const GONE_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
 /// See the module's first lines.
 #[derive(Debug, Default)]
 pub(crate) struct Starting {
@@ -32,7 +41,7 @@ pub(crate) struct Starting {
 
 #[derive(Debug)]
 enum Process {
-    /// The one that was started; not reaped yet.
+    /// The one that was started; it may have exited since.
     First { pid: Pid, handle: OwnedFd },
     /// The first one has exited, and left this one to us.
     Keeper { handle: OwnedFd },
@@ -49,9 +58,7 @@ impl Starting {
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(handle) => {
-                keepers.insert(session.clone(), Process::First { pid, handle });
-            }
+            Ok(handle) => insert(&mut keepers, session, Born { pid, handle }),
             Err(error) => tracing::warn!(%session, %error, "a keeper's process has no handle"),
         }
         drop(keepers);
@@ -59,10 +66,26 @@ impl Starting {
         Ok(())
     }
 
+    /// Knows a session's keeper that the nursery has forked, by its first process.
+    pub fn adopt(&self, session: &SessionId, first: Born) {
+        insert(&mut self.lock(), session, first);
+    }
+
+    /// Runs `start`, which starts a process, while none is reaped.
+    pub fn without_reaping<T>(&self, start: impl FnOnce() -> T) -> T {
+        let keepers = self.lock();
+        let started = start();
+        drop(keepers);
+        self.started.notify_one();
+        started
+    }
+
     /// The keeper has answered: its link knows the rest.
     pub fn answered(&self, session: &SessionId) {
         let mut keepers = self.lock();
-        if let Some(Process::First { pid, handle }) = keepers.remove(session) {
+        if let Some(Process::First { pid, handle }) = keepers.remove(session)
+            && alive(&handle)
+        {
             keepers.insert(session.clone(), Process::Guard { pid, handle });
         }
     }
@@ -115,6 +138,13 @@ impl Starting {
     }
 }
 
+fn insert(keepers: &mut HashMap<SessionId, Process>, session: &SessionId, first: Born) {
+    let Born { pid, handle } = first;
+    // Who had this number before has left no keeper.
+    keepers.retain(|_, process| !process.is_first(pid));
+    keepers.insert(session.clone(), Process::First { pid, handle });
+}
+
 impl Process {
     fn is_first(&self, ended: Pid) -> bool {
         match self {
@@ -124,11 +154,12 @@ impl Process {
     }
 }
 
-/// What the first process `first`, reaped just now, has left to us.
+/// What the first process `first`, which has exited, has left to us.
 fn orphan_of(first: Pid) -> Option<OwnedFd> {
     let ours = children("/proc/self/task");
+    let of_first = |child: &Pid| *child != first && getsid(Some(*child)) == Ok(first);
     // The newest come last.
-    let keeper = ours.into_iter().rev().find(|child| getsid(Some(*child)) == Ok(first))?;
+    let keeper = ours.into_iter().rev().find(of_first)?;
     // A child of ours that we have not reaped: the number is its own.
     pidfd_open(keeper, PidfdFlags::empty()).ok()
 }
@@ -151,8 +182,13 @@ fn end_first(pid: Pid, first: &OwnedFd) {
     }
     if ended {
         wake(first);
-    } else {
-        kill(first);
+        return;
+    }
+    kill(first);
+    // It may have forked just before, or long ago: then the keeper comes to us when it is gone.
+    let _ = poll(&mut [PollFd::new(first, PollFlags::IN)], Some(&GONE_WAIT));
+    if let Some(keeper) = orphan_of(pid) {
+        kill(&keeper);
     }
 }
 

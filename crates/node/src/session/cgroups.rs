@@ -21,11 +21,18 @@ pub(crate) struct SessionCgroups {
     runtime_dir: PathBuf,
     /// Those of sessions that are over, with something still in them.
     busy: Mutex<BTreeSet<PathBuf>>,
+    /// Names that are not to be swept away.
+    kept: Mutex<BTreeSet<String>>,
 }
 
 impl SessionCgroups {
     pub fn new(support: CgroupSupport, runtime_dir: &Path) -> Self {
-        Self { support, runtime_dir: runtime_dir.to_owned(), busy: Mutex::default() }
+        Self {
+            support,
+            runtime_dir: runtime_dir.to_owned(),
+            busy: Mutex::default(),
+            kept: Mutex::default(),
+        }
     }
 
     pub fn support(&self) -> &CgroupSupport {
@@ -36,6 +43,18 @@ impl SessionCgroups {
     pub fn make(&self, session: &SessionId, limits: &Limits) -> io::Result<Vec<PathBuf>> {
         let name = name_of(&self.runtime_dir, session.as_str());
         Cgroups::make(&self.support, &name, limits).map(|made| made.dirs())
+    }
+
+    /// Other limits for directories that were made before.
+    pub fn limit(&self, dirs: &[PathBuf], limits: &Limits) -> io::Result<()> {
+        Cgroups::of(dirs).limit(&self.support, limits)
+    }
+
+    /// Directories that living sessions are in, under whatever name.
+    pub fn keep(&self, dirs: &[PathBuf]) {
+        let names = dirs.iter().filter_map(|dir| dir.file_name()?.to_str());
+        let mut kept = self.kept.lock().expect("no holder of this lock can panic");
+        kept.extend(names.map(str::to_owned));
     }
 
     /// Removes a session's directories, now or when they are empty. May wait for the kernel a
@@ -75,7 +94,11 @@ impl SessionCgroups {
 
     /// Removes what earlier nodes left of sessions that are over.
     pub fn sweep(&self, lives: impl Fn(&str) -> bool) {
-        let busy = sweep(&self.support, &prefix_of(&self.runtime_dir), lives);
+        let prefix = prefix_of(&self.runtime_dir);
+        let kept =
+            std::mem::take(&mut *self.kept.lock().expect("no holder of this lock can panic"));
+        let is_kept = |name: &str| kept.contains(&format!("{prefix}{name}"));
+        let busy = sweep(&self.support, &prefix, |name| lives(name) || is_kept(name));
         if !busy.is_empty() {
             tracing::warn!(?busy, "cgroups of sessions that are over have processes in them");
         }

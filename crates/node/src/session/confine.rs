@@ -21,7 +21,7 @@ const PRIVATE_TMP: &str = "/tmp";
 /// A session's confinement, ready for its keeper.
 #[derive(Debug)]
 pub(super) struct Confined {
-    pub plan: serde_json::Value,
+    pub plan: Plan,
     /// The node's socket for connections out of the sandbox, where the policy has any.
     pub egress: Option<PathBuf>,
     /// A directory made for the session, to be removed with it.
@@ -49,9 +49,6 @@ pub(super) fn confine(
     environment(policy, &plan, site.tmp.as_deref(), recipe);
     let egress =
         matches!(policy.network, Network::Hosts(_)).then(|| context.config.egress_socket());
-    let plan = serde_json::to_value(&plan).map_err(|error| {
-        Failure::new(ErrorCode::Internal, format!("a plan has no JSON: {error}"))
-    })?;
     Ok(Confined { plan, egress, tmp: site.tmp })
 }
 

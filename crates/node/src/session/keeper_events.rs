@@ -57,6 +57,8 @@ impl Actor {
                 }
             }
             FromKeeper::Seen { command } => self.link.half.seen(command),
+            // Told on the line that a keeper waits on, before it has a session.
+            FromKeeper::Prepared { .. } => {}
             FromKeeper::Event { link, command, turn, event } => {
                 self.link.half.seen(command);
                 match self.link.half.arrived(link) {

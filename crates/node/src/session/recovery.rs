@@ -79,6 +79,7 @@ impl Actor {
             info.messages_dropped = facts.messages_dropped;
             info.restarts = facts.restarts;
             info.worker_pid = facts.worker_pid;
+            info.started_by = facts.started_by;
             if let Some(worker) = &facts.worker
                 && info.worker != *worker
             {

@@ -2,7 +2,7 @@
 //! its keeper.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,9 @@ use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, Wor
 use windlass_lifecycle::{Event, Session as Machine};
 use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
-use windlass_protocol::policy::{HostRules, Network, Policy};
+use windlass_protocol::policy::{HostRules, Limits, Network, Policy};
 use windlass_protocol::{ErrorCode, Owner, SessionId, TurnNo};
+use windlass_sandbox::{Plan, Shape};
 
 use super::actor::{Actor, Timers};
 use super::calls::OpenCalls;
@@ -31,10 +32,11 @@ use super::{Handle, INBOX_MAX, Request};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::egress::Ledger;
+use crate::environments::{Asking, Claimed};
 use crate::failure::Failure;
 use crate::keepers;
 use crate::tools::Caller;
-use crate::workers;
+use crate::workers::{self, Recipe};
 
 /// What the journal keeps of a session's making, to go on with it after a restart.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -138,6 +140,8 @@ async fn make(
     let half = NodeHalf::new(context.epoch, prepared.log.facts().last_link);
     let link = KeeperLink::open(prepared.socket, half, Some(prepared.launch))
         .map_err(|error| internal(&format!("the keeper cannot be reached: {error}")))?;
+    // The keeper has a node now, and needs the line that it waited on no more.
+    drop(prepared.claimed);
     let machine = Machine::default();
     let spec = prepared.spec;
     let (mut actor, handle) = assemble(context, id, machine, prepared.log, link, spec);
@@ -150,6 +154,8 @@ struct Prepared {
     socket: std::path::PathBuf,
     launch: Box<Launch>,
     spec: Spec,
+    /// The worker that waited, where one did.
+    claimed: Option<Claimed>,
 }
 
 fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<Prepared, Failure> {
@@ -161,9 +167,14 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
     let Confined { plan, egress, tmp } = confine(context, id, &policy, &workspace, &mut recipe)?;
     let grace = wanted.interrupt_grace_ms.map_or(config.interrupt_grace, Duration::from_millis);
     let limits = policy.limits;
-    let cgroups = context.cgroups.make(id, &limits).map_err(|error| {
-        internal(&format!("the cgroups of session {id} cannot be made: {error}"))
-    })?;
+    let zygote = zygote_for(context, &policy, &workspace, &recipe);
+    let claimed = zygote.as_deref().and_then(|zygote| claim(context, id, zygote, &plan, &limits));
+    let cgroups = match &claimed {
+        Some(claimed) => claimed.cgroups.clone(),
+        None => context.cgroups.make(id, &limits).map_err(|error| {
+            internal(&format!("the cgroups of session {id} cannot be made: {error}"))
+        })?,
+    };
     let spec = Spec {
         interrupt_grace_ms: millis(grace),
         policy: Some(policy),
@@ -182,7 +193,12 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
             quota_bytes: wanted.output_quota_bytes.unwrap_or(config.output_quota_bytes),
         })
         .map_err(|error| creation_failed(id, &error))?;
-    let socket = keepers::start(context, id).map_err(|error| internal(&error.to_string()))?;
+    let socket = match &claimed {
+        Some(claimed) => claimed.socket.clone(),
+        None => keepers::start(context, id).map_err(|error| internal(&error.to_string()))?,
+    };
+    let plan = serde_json::to_value(&plan)
+        .map_err(|error| internal(&format!("a plan has no JSON: {error}")))?;
     let launch = Box::new(Launch {
         session: id.clone(),
         argv: recipe.argv,
@@ -194,8 +210,45 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         egress,
         limits,
         cgroups,
+        zygote,
+        socket: claimed.as_ref().map(|claimed| claimed.socket.clone()),
     });
-    Ok(Prepared { log, socket, launch, spec })
+    Ok(Prepared { log, socket, launch, spec, claimed })
+}
+
+/// Where a zygote listens that has what this session's worker would load.
+fn zygote_for(
+    context: &Context,
+    policy: &Policy,
+    workspace: &Path,
+    recipe: &Recipe,
+) -> Option<PathBuf> {
+    let roots = policy.writable.iter().map(PathBuf::from);
+    let writable: Vec<PathBuf> = roots.chain([workspace.to_owned()]).collect();
+    context.environments.zygote_for(&Asking { recipe, writable: &writable })
+}
+
+/// A worker that waits, made this session's: its keeper is found under the session's name, and its
+/// cgroups have the session's limits.
+fn claim(
+    context: &Context,
+    id: &SessionId,
+    zygote: &Path,
+    plan: &Plan,
+    limits: &Limits,
+) -> Option<Claimed> {
+    let mut claimed = context.environments.claim(zygote, Shape::of(plan))?;
+    let named = claimed
+        .rename(&keepers::socket_path(&context.config, id))
+        .and_then(|()| context.cgroups.limit(&claimed.cgroups, limits));
+    match named {
+        Ok(()) => Some(claimed),
+        Err(error) => {
+            tracing::warn!(session = %id, %error, "a worker that waited is not used");
+            claimed.put_away();
+            None
+        }
+    }
 }
 
 fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {
@@ -208,9 +261,10 @@ pub(crate) fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<(), St
     let (log, recovered) =
         context.journal.open_session(id).map_err(|error| format!("journal: {error}"))?;
     let half = NodeHalf::new(context.epoch, log.facts().last_link);
-    let spec = serde_json::from_value(log.facts().created.spec.clone())
+    let spec: Spec = serde_json::from_value(log.facts().created.spec.clone())
         .unwrap_or_else(|_| Spec::plain(context.config.interrupt_grace));
     let machine = Machine::recover(life_facts(log.facts()));
+    context.cgroups.keep(&spec.cgroups);
     let socket = keepers::socket_path(&context.config, id);
     match KeeperLink::open(socket.clone(), half, None) {
         Ok(link) => {
@@ -308,6 +362,7 @@ pub(crate) fn info(facts: &Facts, state: SessionState) -> api::Session {
         restarts: facts.restarts,
         keeper_pid: None,
         worker_pid: facts.worker_pid,
+        started_by: facts.started_by,
         hold: None,
         policy: policy(&facts.created),
         owner: owner(&facts.created),

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// One file of a worker program.
-pub(super) type Embedded = (&'static str, &'static str);
+pub(super) type Embedded = (&'static str, &'static [u8]);
 
 /// Writes `files` below `dir/NAME-HASH/` unless they are there, and says where.
 pub(super) fn lay_out(dir: &Path, name: &str, files: &[Embedded]) -> io::Result<PathBuf> {
@@ -15,7 +15,7 @@ pub(super) fn lay_out(dir: &Path, name: &str, files: &[Embedded]) -> io::Result<
     let root = dir.join(format!("{name}-{:016x}", hasher.finish()));
     for (path, content) in files {
         let path = root.join(path);
-        if std::fs::read_to_string(&path).is_ok_and(|there| there == *content) {
+        if std::fs::read(&path).is_ok_and(|there| there == *content) {
             continue;
         }
         std::fs::create_dir_all(path.parent().unwrap_or(&root))?;

@@ -1,6 +1,6 @@
 //! The Python worker: which interpreter, and how it is started.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,21 +10,28 @@ use windlass_protocol::ErrorCode;
 use windlass_protocol::api::CreateSession;
 
 use super::files::{self, Embedded};
-use super::{Recipe, environment};
+use super::{Recipe, ZygoteRecipe, environment};
 use crate::failure::Failure;
 
 macro_rules! embedded {
     ($($file:literal),* $(,)?) => {
         [$((
             concat!("windlass_worker/", $file),
-            include_str!(concat!("../../../../workers/python/windlass_worker/", $file)),
+            include_bytes!(concat!("../../../../workers/python/windlass_worker/", $file)).as_slice(),
         )),*]
     };
 }
 
+/// The sandbox, for interpreters that confine themselves.
+const SANDBOX: Embedded = (
+    "windlass_worker/libwindlass_sandbox.so",
+    include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_sandbox.so")),
+);
+
 /// The worker's program.
 const FILES: &[Embedded] = &embedded![
     "__init__.py",
+    "afresh.py",
     "awaiting.py",
     "calls.py",
     "catalogue.py",
@@ -46,12 +53,53 @@ const FILES: &[Embedded] = &embedded![
     "tools.py",
     "turns.py",
     "wire.py",
+    "zygote.py",
 ];
 
 /// Starts the worker from the directory that is its last argument. The code's own `sys.path` and
 /// `sys.argv` are then what they would be without it.
 const BOOT: &str = "import sys; sys.path.insert(0, sys.argv.pop()); \
     from windlass_worker.main import main; del sys.path[0]; main()";
+
+/// The same for a zygote, whose other arguments are the modules that it imports.
+const BOOT_ZYGOTE: &str = "import sys; sys.path.insert(0, sys.argv.pop()); \
+    from windlass_worker.zygote import start; del sys.path[0]; start(sys.argv[1:])";
+
+/// Modules of the standard library that every zygote has: what small programs import.
+const STANDARD: [&str; 32] = [
+    "abc",
+    "argparse",
+    "ast",
+    "base64",
+    "bisect",
+    "collections",
+    "contextlib",
+    "copy",
+    "csv",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "enum",
+    "functools",
+    "glob",
+    "hashlib",
+    "heapq",
+    "io",
+    "itertools",
+    "json",
+    "math",
+    "pathlib",
+    "random",
+    "re",
+    "shutil",
+    "statistics",
+    "string",
+    "subprocess",
+    "tempfile",
+    "textwrap",
+    "traceback",
+    "typing",
+];
 
 /// Interpreters whose real program is remembered; the memory is emptied when it is full.
 const KNOWN_MAX: usize = 64;
@@ -71,7 +119,8 @@ pub(super) struct Python {
 
 impl Python {
     pub fn prepare(dir: &Path) -> io::Result<Self> {
-        Ok(Self { root: files::lay_out(dir, "python", FILES)?, real: Mutex::default() })
+        let files: Vec<Embedded> = FILES.iter().copied().chain([SANDBOX]).collect();
+        Ok(Self { root: files::lay_out(dir, "python", &files)?, real: Mutex::default() })
     }
 
     pub fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
@@ -83,17 +132,32 @@ impl Python {
                 None => self.real_program(&on_path("python3", env.get("PATH"))?)?,
             },
         };
-        if let Some(venv) = venv_of(&interpreter) {
-            let bin = interpreter.parent().unwrap_or(&venv).display().to_string();
-            let path = env.get("PATH").map_or_else(|| bin.clone(), |path| format!("{bin}:{path}"));
-            env.insert("PATH".into(), path);
-            env.insert("VIRTUAL_ENV".into(), venv.display().to_string());
-        }
+        enter_venv(&interpreter, &mut env);
         let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT, &self.root_text()]
             .map(str::to_owned)
             .to_vec();
         let needed = needed(&interpreter, &self.root);
-        Ok(Recipe { kind: "python", argv, env, needed })
+        Ok(Recipe { kind: "python", argv, env, interpreter, needed })
+    }
+
+    /// The interpreter by the name that the user gave it.
+    pub fn named(&self, named: &str) -> Result<PathBuf, Failure> {
+        let env = environment::of_worker(&BTreeMap::new());
+        let found = named_interpreter(named, env.get("PATH"))?;
+        if named.contains('/') { Ok(found) } else { self.real_program(&found) }
+    }
+
+    pub fn zygote(&self, interpreter: &Path, preload: &[String]) -> ZygoteRecipe {
+        let mut env = environment::of_worker(&BTreeMap::new());
+        enter_venv(interpreter, &mut env);
+        let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT_ZYGOTE]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(STANDARD.iter().map(|name| (*name).to_owned()))
+            .chain(preload.iter().cloned())
+            .chain([self.root_text()])
+            .collect();
+        ZygoteRecipe { argv, env, places: needed(interpreter, &self.root) }
     }
 
     fn root_text(&self) -> String {
@@ -155,6 +219,16 @@ fn needed(interpreter: &Path, root: &Path) -> Vec<PathBuf> {
         .map(Path::to_owned);
     let venv = venv_of(interpreter);
     std::iter::once(root.to_owned()).chain(venv).chain([installed.unwrap_or(real)]).collect()
+}
+
+/// A virtual environment's programs come first, as if it had been activated.
+fn enter_venv(interpreter: &Path, env: &mut BTreeMap<String, String>) {
+    if let Some(venv) = venv_of(interpreter) {
+        let bin = interpreter.parent().unwrap_or(&venv).display().to_string();
+        let path = env.get("PATH").map_or_else(|| bin.clone(), |path| format!("{bin}:{path}"));
+        env.insert("PATH".into(), path);
+        env.insert("VIRTUAL_ENV".into(), venv.display().to_string());
+    }
 }
 
 fn cannot_run(interpreter: &Path, why: &str) -> Failure {

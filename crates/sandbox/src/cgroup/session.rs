@@ -74,6 +74,16 @@ impl Cgroups {
                 _ => self.dirs.push(dir),
             }
         }
+        self.limit(support, limits)
+    }
+
+    /// Those that were made before.
+    pub fn of(dirs: &[PathBuf]) -> Self {
+        Self { dirs: dirs.to_vec() }
+    }
+
+    /// Writes limits into them.
+    pub fn limit(&self, support: &CgroupSupport, limits: &Limits) -> io::Result<()> {
         match support {
             CgroupSupport::V2 { controllers, .. } => {
                 let settings = controllers.iter().flat_map(|one| v2_settings(*one, limits));

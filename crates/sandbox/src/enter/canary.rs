@@ -29,8 +29,8 @@ const NAME: &str = ".windlass-canary";
 #[derive(Debug)]
 pub(crate) struct Canaries {
     attempts: Vec<Prepared>,
-    /// The process that must not be reachable: who prepares is who starts the worker. In a pid
-    /// namespace of its own the worker has no number for it at all.
+    /// The process that must not be reachable: the one that starts the worker. In a pid namespace of
+    /// its own the worker has no number for it at all.
     parent: Option<i32>,
 }
 
@@ -57,7 +57,7 @@ impl Results {
 }
 
 impl Canaries {
-    pub fn new(plan: &Plan) -> Result<Self, PrepareError> {
+    pub fn new(plan: &Plan, keeper: i32) -> Result<Self, PrepareError> {
         let attempts = plan
             .canaries
             .iter()
@@ -74,8 +74,7 @@ impl Canaries {
                 Ok(Prepared { attempt: canary.attempt.clone(), path, required })
             })
             .collect::<Result<_, std::ffi::NulError>>()?;
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
-        let parent = (plan.isolation != Isolation::Full).then_some(pid);
+        let parent = (plan.isolation != Isolation::Full).then_some(keeper);
         Ok(Self { attempts, parent })
     }
 

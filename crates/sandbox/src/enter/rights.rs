@@ -54,14 +54,22 @@ pub(super) fn give_up() -> Result<(), Failed> {
             // check below decides.
             libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
         }
-        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
         libc::prctl(libc::PR_SET_SECUREBITS, SECURE_BITS, 0, 0, 0);
     }
+    drop_capabilities()
+}
+
+/// No capability now. A user that is not root gains none by running another program either.
+pub(super) fn drop_capabilities() -> Result<(), Failed> {
     let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
     let nothing = [CapabilitySet::default(); 2];
-    // SAFETY: both pointers are to live values of the kernel's layout.
-    let set = unsafe { libc::syscall(libc::SYS_capset, &raw const header, nothing.as_ptr()) };
-    check(set).map_err(&failed)
+    // SAFETY: no memory is passed in the first; in the second both pointers are to live values of
+    // the kernel's layout.
+    let set = unsafe {
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+        libc::syscall(libc::SYS_capset, &raw const header, nothing.as_ptr())
+    };
+    check(set).map_err(Failed::at(Step::Rights))
 }
 
 /// Whether the calling process has no capability and cannot gain one.

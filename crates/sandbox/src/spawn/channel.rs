@@ -20,10 +20,10 @@ use crate::enter::{Failed, Step};
 const WORD_BYTES: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Channel(OwnedFd);
+pub(crate) struct Channel(OwnedFd);
 
 #[derive(Debug)]
-pub(super) enum Word {
+pub(crate) enum Word {
     Pids { init: i32, worker: i32 },
     Listener(OwnedFd),
     Canaries(Results),
@@ -35,6 +35,15 @@ impl Channel {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self(ours), Self(theirs)))
+    }
+
+    /// The end that this process was given.
+    pub fn of(end: OwnedFd) -> Self {
+        Self(end)
+    }
+
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     pub fn as_raw_fd(&self) -> RawFd {
@@ -72,12 +81,14 @@ impl Channel {
         let _ = rustix::net::send(&self.0, &bytes, SendFlags::NOSIGNAL);
     }
 
-    pub fn hand_over(&self, listener: BorrowedFd<'_>) {
-        let descriptors = [listener];
+    /// Hands a descriptor over, under the word for it.
+    pub fn hand_over(&self, word: u8, descriptor: BorrowedFd<'_>) {
+        let descriptors = [descriptor];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-        let bytes = [IoSlice::new(b"L")];
+        let word = [word];
+        let bytes = [IoSlice::new(&word)];
         let _ = sendmsg(&self.0, &bytes, &mut ancillary, SendFlags::NOSIGNAL);
     }
 

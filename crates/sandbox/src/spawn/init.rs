@@ -6,6 +6,8 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 /// Never returns.
 pub(super) fn run() -> ! {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    // SAFETY: what follows has its values in this frame.
+    unsafe { crate::memory::forget_heap() };
     // SAFETY: system calls on values of this frame only; nothing else runs in this process.
     unsafe {
         libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0);

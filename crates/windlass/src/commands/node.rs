@@ -2,24 +2,35 @@
 //!
 //! Whoever starts it reads one line from its standard output: that it is ready, or why it is not.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use serde_json::json;
 use tracing_subscriber::EnvFilter;
 use windlass_client::{Client, Dirs, StartNode};
 use windlass_mcp::servers::{ConfigFile, Servers, ServersOptions};
 use windlass_mcp::{Connect, Door, DoorOptions, Transport, http};
 use windlass_node::failure::Failure;
-use windlass_node::{ClaimError, Config, Listen, Reach, Router, RunError, Wanted};
+use windlass_node::{
+    ClaimError, Config, EnvironmentsConfig, Listen, Reach, Router, RunError, StartBy, Wanted,
+};
 use windlass_protocol::ErrorCode;
+use windlass_protocol::environments::EnvironmentsFile;
 
 use super::up::ListenArgs;
 use crate::duration;
 
 /// Names the file of MCP servers, for a node that a client starts.
 const MCP_CONFIG: &str = "WINDLASS_MCP_CONFIG";
+
+/// How workers are started: `exec`, `zygote` or `pool`.
+const START: &str = "WINDLASS_START";
+
+/// Names the file of environments, for a node that a client starts.
+const ENVIRONMENTS: &str = "WINDLASS_ENVIRONMENTS";
 
 /// Be the node of this machine
 #[derive(Debug, clap::Args)]
@@ -123,8 +134,33 @@ fn mcp_servers(args: &Args, config: &Config) -> anyhow::Result<Servers> {
 }
 
 fn usual_mcp_config() -> PathBuf {
+    config_dir().join("mcp.json")
+}
+
+fn config_dir() -> PathBuf {
     let home = || std::env::home_dir().unwrap_or_default().join(".config");
-    path_in("XDG_CONFIG_HOME").unwrap_or_else(home).join("windlass").join("mcp.json")
+    path_in("XDG_CONFIG_HOME").unwrap_or_else(home).join("windlass")
+}
+
+/// For which interpreters workers are kept ready. A file that is not understood is said where they
+/// are listed, and stops nobody from working.
+fn environments() -> EnvironmentsConfig {
+    let named = path_in(ENVIRONMENTS);
+    let file = named.clone().unwrap_or_else(|| config_dir().join("environments.json"));
+    let not_understood = |why: String| EnvironmentsConfig {
+        error: Some(format!("{} is not understood: {why}", file.display())),
+        ..EnvironmentsConfig::default()
+    };
+    match std::fs::read_to_string(&file) {
+        Ok(text) => match EnvironmentsFile::parse(&text) {
+            Ok(file) => EnvironmentsConfig { entries: file.environments, error: None },
+            Err(error) => not_understood(error.to_string()),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => {
+            EnvironmentsConfig::default()
+        }
+        Err(error) => not_understood(error.to_string()),
+    }
 }
 
 fn path_in(variable: &str) -> Option<PathBuf> {
@@ -154,6 +190,13 @@ fn configure(args: &Args) -> anyhow::Result<Config> {
     config.idle_exit = args.idle_exit;
     config.node_grace = args.node_grace.unwrap_or(config.node_grace);
     config.keeper_patience = args.keeper_patience.unwrap_or(config.keeper_patience);
+    config.environments = environments();
+    if let Some(named) = std::env::var_os(START).filter(|named| !named.is_empty()) {
+        let named = named.to_string_lossy();
+        config.start = StartBy::parse(&named).with_context(|| {
+            format!("{START} is {named:?}: workers start by exec, zygote or pool")
+        })?;
+    }
     Ok(config)
 }
 

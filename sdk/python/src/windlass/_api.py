@@ -144,6 +144,32 @@ class Ended(_Ended, total=False):
 
     receipt: Optional[Receipt]
 
+
+class _Environment(TypedDict):
+    # As the file names it.
+    interpreter: str
+    pool: PoolInfo
+    preload: list[str]
+    zygote: ZygoteInfo
+
+
+class Environment(_Environment, total=False):
+    """An environment as it is at this moment."""
+
+    # The program that this is.
+    program: Optional[str]
+
+
+class _EnvironmentList(TypedDict):
+    environments: list[Environment]
+
+
+class EnvironmentList(_EnvironmentList, total=False):
+    """Its answer."""
+
+    # Why the user's file is not used.
+    error: Optional[str]
+
 # A failure's name, the same at every door and in the journal.
 ErrorCode = Literal["bad_request", "message_too_large", "overloaded", "session_not_found", "session_exists", "session_ended", "turn_not_found", "turn_not_running", "state_lost", "limit_memory", "limit_processes", "limit_disk", "limit_wall_time", "not_enforceable", "unauthorized", "worker_failed", "protocol_error", "worker_died", "keeper_lost", "deadline_passed", "unstoppable", "session_closed", "disk_full", "file_not_found", "file_conflict", "path_refused", "tool_not_found", "tool_failed", "tool_deadline_passed", "tool_host_gone", "tool_cancelled", "would_deadlock", "version_mismatch", "shutting_down", "already_running", "not_found", "internal"]
 
@@ -537,6 +563,7 @@ class EventItemWorkerReady(_EventItemWorkerReady, total=False):
     bytes: int
     # The keeper's own number for it; absent for what the node says itself.
     link: Optional[LinkSeq]
+    start: StartedBy
     text: Optional[str]
     # The turn it belongs to; absent for facts of the session itself.
     turn: Optional[TurnNo]
@@ -747,6 +774,13 @@ class PolicyRequest(TypedDict, total=False):
     # Besides the preset's: what can be written.
     writable: list[str]
 
+
+class PoolInfo(TypedDict):
+    """Workers that wait."""
+
+    ready: int
+    size: int
+
 # A policy to start from.
 Preset = Literal["read-only", "workspace", "open"]
 
@@ -812,6 +846,8 @@ class Session(_Session, total=False):
     owner: Optional[Owner]
     # What its code may touch.
     policy: Optional[Policy]
+    # How the worker was started, once it is up.
+    started_by: Optional[StartedBy]
     # The running turn.
     turn: Optional[TurnId]
     # The worker's process, as the keeper numbers it.
@@ -840,6 +876,9 @@ class SessionTools(TypedDict):
     # There are more than these.
     more: bool
     tools: list[SessionTool]
+
+# How a worker came to be. Its session is the same, whichever it was.
+StartedBy = Literal["exec", "zygote", "pool"]
 
 
 class StdinWait(TypedDict):
@@ -954,3 +993,21 @@ class WrittenBack(TypedDict):
 
     deleted: list[FileDeleted]
     written: list[FileWritten]
+
+
+class _ZygoteInfo(TypedDict):
+    state: ZygoteState
+
+
+class ZygoteInfo(_ZygoteInfo, total=False):
+    """The process that an environment's workers are forked from."""
+
+    # Why there is none.
+    error: Optional[str]
+    # Modules that could not be imported, and why.
+    missing: list[str]
+    pid: Optional[int]
+    # What it takes, counting what it shares with its workers as its share.
+    pss_kib: Optional[int]
+
+ZygoteState = Literal["none", "starting", "ready", "failed"]

@@ -1,0 +1,101 @@
+//! The nursery's end of the socket to its node: messages, and the descriptors that go with them.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
+};
+use windlass_protocol::nursery::{DESCRIPTORS_MAX, FromNursery, MESSAGE_BYTES_MAX, ToNursery};
+
+pub(super) struct Mail {
+    socket: OwnedFd,
+    /// One more byte than a message has, so that a longer one is seen.
+    bytes: Vec<u8>,
+}
+
+/// What one look at the socket gave.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// It was a false alarm.
+    Nothing,
+    /// The node is gone.
+    Closed,
+    Asked {
+        word: ToNursery,
+        descriptors: Vec<OwnedFd>,
+    },
+}
+
+impl Mail {
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket, bytes: vec![0; MESSAGE_BYTES_MAX + 1] }
+    }
+
+    pub fn receive(&mut self) -> io::Result<Received> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut rights = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let mut into = [IoSliceMut::new(&mut self.bytes)];
+        let received = match recvmsg(&self.socket, &mut into, &mut rights, flags) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+            Err(Errno::CONNRESET) => return Ok(Received::Closed),
+            Err(errno) => return Err(errno.into()),
+        };
+        if received.bytes == 0 {
+            return Ok(Received::Closed);
+        }
+        let mut descriptors = Vec::with_capacity(DESCRIPTORS_MAX);
+        for message in rights.drain() {
+            if let RecvAncillaryMessage::ScmRights(passed) = message {
+                descriptors.extend(passed);
+            }
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            // Some were lost: more than there is room for, or none was free. It is answered so.
+            descriptors.clear();
+        }
+        let message = &self.bytes[..received.bytes];
+        if message.len() > MESSAGE_BYTES_MAX {
+            return Err(io::Error::other("a message is too long"));
+        }
+        let word = serde_json::from_slice(message)?;
+        Ok(Received::Asked { word, descriptors })
+    }
+
+    /// Says a word that the node waits for.
+    pub fn say(&self, word: &FromNursery, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let message = serde_json::to_vec(word)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            let fits = rights.push(SendAncillaryMessage::ScmRights(descriptors));
+            debug_assert!(fits, "there is space for {DESCRIPTORS_MAX}");
+        }
+        let parts = [IoSlice::new(&message)];
+        loop {
+            match sendmsg(&self.socket, &parts, &mut rights, SendFlags::NOSIGNAL) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Says a word that nobody waits for: lost where there is no room for it.
+    pub fn mention(&self, word: &FromNursery) {
+        if let Ok(message) = serde_json::to_vec(word) {
+            let _ = send(&self.socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+    }
+}
+
+impl AsFd for Mail {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

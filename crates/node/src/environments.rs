@@ -1,0 +1,317 @@
+//! Environments: for each interpreter that the user named, a zygote that has its modules, and a few
+//! workers that wait. An optimisation behind one question, [`Environments::zygote_for`] and
+//! [`Environments::claim`]: where either has nothing to give, the session starts as it always could.
+//!
+//! A zygote is a program of the user's that is not confined, so it exists only for interpreters that
+//! the user named or has on PATH, never for what lies in a workspace.
+
+mod marks;
+mod pool;
+mod tending;
+mod zygote;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use tokio::sync::{Notify, watch};
+use windlass_protocol::environments::{
+    EnvironmentEntry, EnvironmentList, POOL_DEFAULT, PoolInfo, ZygoteInfo, ZygoteState,
+};
+use windlass_protocol::{Epoch, SessionId, environments};
+use windlass_sandbox::{Shape, Wanted};
+
+use self::pool::Waiting;
+use self::zygote::Zygote;
+use crate::config::{Config, StartBy};
+use crate::workers::Recipe;
+
+pub(crate) use self::pool::Claimed;
+pub(crate) use self::tending::tend;
+
+/// All environments of this node.
+#[derive(Debug)]
+pub(crate) struct Environments {
+    start: StartBy,
+    /// Why the user's file is not used.
+    error: Option<String>,
+    list: Vec<Environment>,
+    /// Something is to be started or put away.
+    wanted: Notify,
+    /// Told whenever something has changed that lists show.
+    changed: watch::Sender<()>,
+    /// Zygotes and waiting workers that were begun.
+    begun: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Environment {
+    entry: EnvironmentEntry,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Its interpreter, once that was looked for.
+    program: Option<PathBuf>,
+    zygote: Stage,
+    /// Which namespaces the workers get that wait.
+    shape: Option<Shape>,
+    waiting: Vec<Waiting>,
+    /// How many are on their way to wait.
+    coming: usize,
+    /// When one could not be made to wait, until one could.
+    pool_failed: Option<Instant>,
+    /// When a session last asked.
+    used: Option<Instant>,
+}
+
+/// Where a zygote is in its life.
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    None,
+    Starting,
+    Ready(Arc<Zygote>),
+    Failed {
+        why: String,
+        since: Instant,
+    },
+}
+
+/// Who asks for a worker.
+#[derive(Debug)]
+pub(crate) struct Asking<'a> {
+    pub recipe: &'a Recipe,
+    /// Where the session can write: nothing from there runs in a zygote.
+    pub writable: &'a [PathBuf],
+}
+
+impl Environments {
+    pub fn new(config: &Config) -> Self {
+        let environment = |entry: &EnvironmentEntry| Environment {
+            entry: entry.clone(),
+            // As if somebody had asked: the first session should find them.
+            state: Mutex::new(State { used: Some(Instant::now()), ..State::default() }),
+        };
+        Self {
+            // Into a tree that is held without a namespace no zygote can fork.
+            start: if config.hold == Wanted::Subreaper { StartBy::Exec } else { config.start },
+            error: config.environments.error.clone(),
+            list: config.environments.entries.iter().map(environment).collect(),
+            wanted: Notify::new(),
+            changed: watch::Sender::new(()),
+            begun: AtomicU64::new(0),
+        }
+    }
+
+    /// The zygote from which a session's workers can be forked, if one is ready that fits. If none
+    /// is, one is started for those who come later.
+    pub fn zygote_for(&self, asking: &Asking<'_>) -> Option<PathBuf> {
+        if self.start == StartBy::Exec {
+            return None;
+        }
+        let environment = self.of(asking)?;
+        let mut state = environment.lock();
+        state.used = Some(Instant::now());
+        let zygote = match &state.zygote {
+            Stage::Ready(zygote) => zygote.clone(),
+            Stage::None => {
+                self.wanted.notify_one();
+                return None;
+            }
+            Stage::Starting | Stage::Failed { .. } => return None,
+        };
+        if !zygote.is_current() {
+            tracing::info!(interpreter = environment.entry.interpreter, "a zygote is out of date");
+            state.put_away();
+            self.wanted.notify_one();
+            return None;
+        }
+        zygote.fits(&asking.recipe.env).then(|| zygote.socket().to_owned())
+    }
+
+    /// A worker that waits, for a session that [`Self::zygote_for`] gave this zygote to.
+    pub fn claim(&self, zygote: &Path, shape: Shape) -> Option<Claimed> {
+        if self.start != StartBy::Pool {
+            return None;
+        }
+        let of_zygote =
+            |state: &State| matches!(&state.zygote, Stage::Ready(one) if one.socket() == zygote);
+        for environment in &self.list {
+            let mut state = environment.lock();
+            if !of_zygote(&state) {
+                continue;
+            }
+            if state.shape != Some(shape) {
+                // Those who wait are of another shape; the next ones will be of this.
+                state.shape = Some(shape);
+                state.waiting.clear();
+            }
+            self.wanted.notify_one();
+            while let Some(waiting) = state.waiting.pop() {
+                if let Some(claimed) = waiting.claim() {
+                    return Some(claimed);
+                }
+            }
+        }
+        None
+    }
+
+    /// What they are like at this moment.
+    pub fn list(&self) -> EnvironmentList {
+        let environments = self.list.iter().map(|one| one.info(self.pool_size(one))).collect();
+        EnvironmentList { environments, error: self.error.clone() }
+    }
+
+    /// Waits until nothing is on its way any more.
+    pub async fn settled(&self) {
+        let mut changed = self.changed.subscribe();
+        while self.list.iter().any(|one| one.is_on_its_way(self.pool_size(one))) {
+            if self.start == StartBy::Exec || changed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Ends all zygotes and those who wait, as the node ends.
+    pub fn put_away(&self) {
+        self.list.iter().for_each(|environment| environment.lock().put_away());
+    }
+
+    fn next_number(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn of(&self, asking: &Asking<'_>) -> Option<&Environment> {
+        let program = &asking.recipe.interpreter;
+        let within = |root: &PathBuf| program.starts_with(root) && root.as_path() != Path::new("/");
+        if asking.writable.iter().any(within) {
+            return None;
+        }
+        self.list.iter().find(|one| one.lock().program.as_ref() == Some(program))
+    }
+
+    fn pool_size(&self, environment: &Environment) -> usize {
+        match self.start {
+            StartBy::Pool => environment.entry.pool.unwrap_or(POOL_DEFAULT),
+            StartBy::Exec | StartBy::Zygote => 0,
+        }
+    }
+}
+
+impl Environment {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock can panic")
+    }
+
+    fn is_on_its_way(&self, size: usize) -> bool {
+        let state = self.lock();
+        match &state.zygote {
+            Stage::None => state.used.is_some(),
+            Stage::Starting => true,
+            Stage::Ready(_) => state.waiting.len() < size && state.pool_failed.is_none(),
+            Stage::Failed { .. } => false,
+        }
+    }
+
+    fn info(&self, size: usize) -> environments::Environment {
+        let state = self.lock();
+        let none = ZygoteInfo {
+            state: ZygoteState::None,
+            pid: None,
+            pss_kib: None,
+            missing: Vec::new(),
+            error: None,
+        };
+        let zygote = match &state.zygote {
+            Stage::None => none,
+            Stage::Starting => ZygoteInfo { state: ZygoteState::Starting, ..none },
+            Stage::Ready(zygote) => zygote.info(),
+            Stage::Failed { why, .. } => {
+                ZygoteInfo { state: ZygoteState::Failed, error: Some(why.clone()), ..none }
+            }
+        };
+        environments::Environment {
+            interpreter: self.entry.interpreter.clone(),
+            program: state.program.as_ref().map(|program| program.display().to_string()),
+            preload: self.entry.preload.clone(),
+            zygote,
+            pool: PoolInfo { size, ready: state.waiting.len() },
+        }
+    }
+}
+
+impl State {
+    /// Whether its zygote is this one.
+    fn is_of(&self, number: u64) -> bool {
+        matches!(&self.zygote, Stage::Ready(zygote) if zygote.number() == number)
+    }
+
+    /// Ends the zygote and those who wait; what was forked from it for a session is not its concern.
+    fn put_away(&mut self) {
+        self.zygote = Stage::None;
+        self.waiting.clear();
+    }
+}
+
+/// Variables that an interpreter or a library reads when it starts: a zygote has read its own.
+fn is_read_at_start(name: &str) -> bool {
+    const NAMES: [&str; 5] = ["HOME", "LANG", "LANGUAGE", "VIRTUAL_ENV", "USER"];
+    const BEGINNINGS: [&str; 12] = [
+        "PYTHON",
+        "LD_",
+        "LC_",
+        "MALLOC_",
+        "GLIBC_",
+        "OMP_",
+        "GOMP_",
+        "KMP_",
+        "OPENBLAS_",
+        "MKL_",
+        "NUMEXPR_",
+        "MPL",
+    ];
+    NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+}
+
+/// Whether two environments are the same to whatever reads them when it starts.
+fn start_alike(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> bool {
+    let read = |all: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+        let of_start = all.iter().filter(|(name, _)| is_read_at_start(name));
+        of_start.map(|(name, value)| (name.clone(), value.clone())).collect()
+    };
+    read(one) == read(other)
+}
+
+/// A name for a keeper that no session has yet.
+fn nameless(epoch: Epoch, number: u64) -> Option<SessionId> {
+    SessionId::parse(format!("waiting-{}-{number}", epoch.0)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_is_read_at_the_start_must_be_alike() {
+        let zygote = variables(&[("HOME", "/a"), ("PATH", "/bin")]);
+        let with = |name, value| {
+            let mut all = zygote.clone();
+            all.insert(String::from(name), String::from(value));
+            all
+        };
+        assert!(start_alike(&zygote, &with("TOKEN", "1")));
+        assert!(start_alike(&zygote, &with("PATH", "/usr/bin")));
+        assert!(!start_alike(&zygote, &with("PYTHONHASHSEED", "0")));
+        assert!(!start_alike(&zygote, &with("HOME", "/b")));
+        assert!(!start_alike(&zygote, &with("OMP_NUM_THREADS", "1")));
+        assert!(!start_alike(&zygote, &variables(&[])));
+    }
+}

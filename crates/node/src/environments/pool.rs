@@ -1,0 +1,191 @@
+//! Workers that wait: each with its keeper, its namespaces and its cgroups, and nobody's yet. Nothing
+//! of a session has been in one; what has is never put back.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::RecvFlags;
+use tokio::io::AsyncReadExt;
+use windlass_protocol::SessionId;
+use windlass_protocol::frame::{self, Decoder};
+use windlass_protocol::link::{FromKeeper, Prepare, ToKeeper};
+use windlass_protocol::policy::Limits;
+use windlass_sandbox::Shape;
+
+use crate::context::Context;
+use crate::keepers;
+use crate::session::cgroups::SessionCgroups;
+
+/// How long a keeper may take to have its worker waiting.
+const PREPARED_WAIT: Duration = Duration::from_secs(20);
+
+/// The limits come with the session; until then only our own code runs.
+const UNLIMITED: Limits =
+    Limits { memory_bytes: None, cpu_percent: None, processes: None, ..Limits::DEFAULT };
+
+/// A worker that waits. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Waiting(Option<Claimed>);
+
+/// A worker for a session.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    /// Where its keeper listens.
+    pub socket: PathBuf,
+    pub cgroups: Vec<PathBuf>,
+    groups: Arc<SessionCgroups>,
+    /// The keeper ends when this closes before a node has attached.
+    line: UnixStream,
+}
+
+/// Why no worker waits.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PoolError {
+    #[error("its cgroups cannot be made: {0}")]
+    Cgroups(io::Error),
+    #[error(transparent)]
+    Keeper(#[from] keepers::StartError),
+    #[error("its keeper cannot be reached: {0}")]
+    Reach(io::Error),
+    #[error("its keeper has ended")]
+    Ended,
+    #[error("it was not waiting after {PREPARED_WAIT:?}")]
+    TooSlow,
+}
+
+impl Waiting {
+    /// Has a keeper started, with a worker of this shape that waits.
+    pub async fn make(
+        context: &Arc<Context>,
+        id: SessionId,
+        zygote: PathBuf,
+        shape: Shape,
+    ) -> Result<Self, PoolError> {
+        let begun = {
+            let (context, id) = (context.clone(), id.clone());
+            // It touches the disk and starts a process: not on the thread that serves turns.
+            tokio::task::spawn_blocking(move || begin(&context, &id, zygote, shape)).await
+        };
+        let begun = begun.map_err(|error| PoolError::Reach(io::Error::other(error)))?;
+        let made = match begun {
+            Ok(claimed) => hear_prepared(claimed).await,
+            Err(error) => Err(error),
+        };
+        match made {
+            Ok(claimed) => {
+                context.starting.answered(&id);
+                context.starting.forget(&id);
+                Ok(Self(Some(claimed)))
+            }
+            Err(error) => {
+                context.starting.end(&id);
+                Err(error)
+            }
+        }
+    }
+
+    /// The worker, for good; none if it has ended meanwhile.
+    pub fn claim(mut self) -> Option<Claimed> {
+        if self.is_alive() { self.0.take() } else { None }
+    }
+
+    /// A keeper says nothing while its worker waits; what can be read is its end.
+    pub fn is_alive(&self) -> bool {
+        let mut byte = [0; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        self.0.as_ref().is_some_and(|claimed| {
+            matches!(
+                rustix::net::recv(&claimed.line, &mut byte[..], flags),
+                Err(rustix::io::Errno::AGAIN)
+            )
+        })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(Claimed { line, groups, cgroups, .. }) = self.0.take() {
+            // The keeper reads the end of its line, and ends its worker and itself.
+            drop(line);
+            groups.remove(&cgroups);
+        }
+    }
+}
+
+impl Claimed {
+    /// Gives the keeper's socket the name by which the session's will be looked for.
+    pub fn rename(&mut self, to: &Path) -> io::Result<()> {
+        std::fs::rename(&self.socket, to)?;
+        to.clone_into(&mut self.socket);
+        Ok(())
+    }
+
+    /// Not used after all: it ends.
+    pub fn put_away(self) {
+        drop(Waiting(Some(self)));
+    }
+}
+
+fn begin(
+    context: &Context,
+    id: &SessionId,
+    zygote: PathBuf,
+    shape: Shape,
+) -> Result<Claimed, PoolError> {
+    let groups = context.cgroups.clone();
+    let cgroups = groups.make(id, &UNLIMITED).map_err(PoolError::Cgroups)?;
+    let begun = keepers::start(context, id).map_err(PoolError::from).and_then(|socket| {
+        let line = UnixStream::connect(&socket).map_err(PoolError::Reach)?;
+        Ok((socket, line))
+    });
+    let (socket, mut line) = begun.inspect_err(|_| groups.remove(&cgroups))?;
+    let shape = serde_json::to_value(shape).unwrap_or_default();
+    let prepare = Prepare { zygote, shape, cgroups: cgroups.clone() };
+    let mut bytes = Vec::new();
+    frame::encode(&mut bytes, &ToKeeper::Prepare(Box::new(prepare)), &[]);
+    let told = line.write_all(&bytes).and_then(|()| line.set_nonblocking(true));
+    let claimed = Claimed { socket, cgroups, groups, line };
+    match told {
+        Ok(()) => Ok(claimed),
+        Err(error) => {
+            claimed.put_away();
+            Err(PoolError::Reach(error))
+        }
+    }
+}
+
+async fn hear_prepared(claimed: Claimed) -> Result<Claimed, PoolError> {
+    let heard = match claimed.line.try_clone().and_then(tokio::net::UnixStream::from_std) {
+        Ok(line) => tokio::time::timeout(PREPARED_WAIT, read_prepared(line))
+            .await
+            .unwrap_or(Err(PoolError::TooSlow)),
+        Err(error) => Err(PoolError::Reach(error)),
+    };
+    match heard {
+        Ok(()) => Ok(claimed),
+        Err(error) => {
+            claimed.put_away();
+            Err(error)
+        }
+    }
+}
+
+async fn read_prepared(mut line: tokio::net::UnixStream) -> Result<(), PoolError> {
+    let mut decoder = Decoder::default();
+    loop {
+        if let Ok(Some(frame)) = decoder.next_frame() {
+            return match serde_json::from_slice(&frame.header) {
+                Ok(FromKeeper::Prepared { .. }) => Ok(()),
+                _ => Err(PoolError::Ended),
+            };
+        }
+        match line.read_buf(decoder.buffer()).await {
+            Ok(0) => return Err(PoolError::Ended),
+            Ok(_) => {}
+            Err(error) => return Err(PoolError::Reach(error)),
+        }
+    }
+}

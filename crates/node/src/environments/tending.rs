@@ -1,0 +1,215 @@
+//! The one who looks after environments, for as long as the node runs: starts zygotes that are
+//! wanted, puts away those that nobody asks for or that have ended, and has workers wait.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::UnixStream;
+use windlass_protocol::confinement::Isolation;
+use windlass_protocol::policy::PolicyRequest;
+use windlass_sandbox::Shape;
+use windlass_sandbox::plan::shape;
+
+use super::pool::Waiting;
+use super::zygote::Zygote;
+use super::{Environment, Stage, nameless};
+use crate::config::StartBy;
+use crate::context::Context;
+use crate::keepers;
+
+/// How often it is looked whether something is out of use, where nothing else says so.
+const ROUND: Duration = Duration::from_secs(30);
+
+/// A zygote for which nobody has asked for so long is put away, with the workers that wait.
+const IDLE: Duration = Duration::from_secs(15 * 60);
+
+/// How long one that failed is not tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Workers of one environment that are made to wait at the same time.
+const COMING_MAX: usize = 2;
+
+/// Memory that must be free on the machine for another worker to wait.
+const FREE_KIB_MIN: u64 = 512 * 1024;
+
+/// Looks after the environments of a node.
+pub(crate) async fn tend(context: Arc<Context>) {
+    let all = &context.environments;
+    if all.start == StartBy::Exec {
+        return;
+    }
+    remove_old_sockets(&context);
+    // The machine is found out by trying, which takes a moment.
+    let asked = context.clone();
+    let _ = tokio::task::spawn_blocking(move || asked.machine().level(Isolation::Full)).await;
+    loop {
+        for place in 0..all.list.len() {
+            look_after(&context, place).await;
+        }
+        all.changed.send_replace(());
+        // A notice that comes first is kept: nothing is missed, and the time only bounds the wait.
+        let failed = |one: &Environment| {
+            let state = one.lock();
+            matches!(state.zygote, Stage::Failed { .. }) || state.pool_failed.is_some()
+        };
+        let wait = if all.list.iter().any(failed) { RETRY } else { ROUND };
+        let _ = tokio::time::timeout(wait, all.wanted.notified()).await;
+    }
+}
+
+async fn look_after(context: &Arc<Context>, place: usize) {
+    let environment = &context.environments.list[place];
+    if environment.lock().program.is_none() {
+        find_program(context, environment).await;
+    }
+    let mut state = environment.lock();
+    if state.program.is_none() {
+        return;
+    }
+    let in_use = state.used.is_some_and(|used| used.elapsed() < IDLE);
+    match &state.zygote {
+        Stage::None if in_use => {
+            state.zygote = Stage::Starting;
+            tokio::spawn(start(context.clone(), place));
+        }
+        Stage::Failed { since, .. } if since.elapsed() >= RETRY && in_use => {
+            state.zygote = Stage::Starting;
+            tokio::spawn(start(context.clone(), place));
+        }
+        Stage::Ready(_) if !in_use => {
+            state.put_away();
+            state.used = None;
+        }
+        Stage::Ready(zygote) => {
+            let zygote = zygote.clone();
+            state.waiting.retain(Waiting::is_alive);
+            let size = context.environments.pool_size(environment);
+            let missing = size.saturating_sub(state.waiting.len() + state.coming);
+            let room = COMING_MAX.saturating_sub(state.coming);
+            let failed = state.pool_failed.is_some_and(|since| since.elapsed() < RETRY);
+            if missing == 0 || room == 0 || failed || free_kib() < FREE_KIB_MIN {
+                return;
+            }
+            state.shape = state.shape.or_else(|| usual_shape(context));
+            let Some(shape) = state.shape else { return };
+            for _ in 0..missing.min(room) {
+                state.coming += 1;
+                tokio::spawn(have_one_wait(context.clone(), place, zygote.clone(), shape));
+            }
+        }
+        Stage::None | Stage::Starting | Stage::Failed { .. } => {}
+    }
+}
+
+/// Looks for the interpreter that an entry names. It may run a program to find out.
+async fn find_program(context: &Arc<Context>, environment: &Environment) {
+    let (asked, named) = (context.clone(), environment.entry.interpreter.clone());
+    let found = tokio::task::spawn_blocking(move || asked.workers.named_interpreter(&named)).await;
+    let mut state = environment.lock();
+    match found {
+        Ok(Ok(program)) => state.program = Some(program),
+        Ok(Err(failure)) => {
+            state.zygote = Stage::Failed { why: failure.message, since: Instant::now() };
+        }
+        Err(error) => tracing::warn!(%error, "an interpreter could not be looked for"),
+    }
+}
+
+async fn start(context: Arc<Context>, place: usize) {
+    let environment = &context.environments.list[place];
+    let program = environment.lock().program.clone().unwrap_or_default();
+    let recipe = context.workers.zygote(&program, &environment.entry.preload);
+    let number = context.environments.next_number();
+    let started = {
+        let context = context.clone();
+        tokio::task::spawn_blocking(move || Zygote::start(&context, recipe, place, number)).await
+    };
+    let interpreter = &environment.entry.interpreter;
+    let stage = match started {
+        Ok(Ok(zygote)) => {
+            tracing::info!(interpreter, "a zygote is ready");
+            let zygote = Arc::new(zygote);
+            if let Ok(end) = zygote.end() {
+                tokio::spawn(watch(context.clone(), place, end, number));
+            }
+            Stage::Ready(zygote)
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(interpreter, %error, "there is no zygote");
+            Stage::Failed { why: error.to_string(), since: Instant::now() }
+        }
+        Err(error) => Stage::Failed { why: error.to_string(), since: Instant::now() },
+    };
+    environment.lock().zygote = stage;
+    context.environments.wanted.notify_one();
+}
+
+/// Waits for a zygote's end, and clears it away.
+async fn watch(
+    context: Arc<Context>,
+    place: usize,
+    end: std::os::unix::net::UnixStream,
+    number: u64,
+) {
+    let _ = end.set_nonblocking(true);
+    let since = Instant::now();
+    let Ok(end) = UnixStream::from_std(end) else {
+        return;
+    };
+    if end.readable().await.is_err() {
+        return;
+    }
+    let mut state = context.environments.list[place].lock();
+    if state.is_of(number) {
+        tracing::warn!(number, "a zygote has ended");
+        state.put_away();
+        if since.elapsed() < RETRY {
+            let why = "it ended soon after it was ready".to_owned();
+            state.zygote = Stage::Failed { why, since: Instant::now() };
+        }
+        context.environments.wanted.notify_one();
+    }
+}
+
+async fn have_one_wait(context: Arc<Context>, place: usize, zygote: Arc<Zygote>, shape: Shape) {
+    let environment = &context.environments.list[place];
+    let number = context.environments.next_number();
+    let made = match nameless(context.epoch, number) {
+        Some(id) => Waiting::make(&context, id, zygote.socket().to_owned(), shape).await,
+        None => return,
+    };
+    let mut state = environment.lock();
+    state.coming -= 1;
+    match made {
+        Ok(waiting) => {
+            state.pool_failed = None;
+            if state.is_of(zygote.number()) && state.shape == Some(shape) {
+                state.waiting.push(waiting);
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no worker waits");
+            state.pool_failed = Some(Instant::now());
+        }
+    }
+    drop(state);
+    context.environments.wanted.notify_one();
+}
+
+/// The namespaces of a session whose client asks for nothing special.
+fn usual_shape(context: &Context) -> Option<Shape> {
+    shape(&PolicyRequest::default().resolve().ok()?, context.machine())
+}
+
+/// What the machine has free; all it could want where it does not say.
+fn free_kib() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(u64::MAX)
+}
+
+/// Sockets of zygotes that ended with an earlier node.
+fn remove_old_sockets(context: &Context) {
+    let Ok(entries) = std::fs::read_dir(context.config.zygotes_dir()) else { return };
+    entries.flatten().for_each(|entry| keepers::remove_socket(&entry.path()));
+}

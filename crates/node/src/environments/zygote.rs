@@ -1,0 +1,162 @@
+//! One zygote as the node sees it: how it is started, what it said, and how it ends.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, pidfd_send_signal};
+use windlass_protocol::environments::{ZygoteInfo, ZygoteState};
+
+use super::marks::Marks;
+use super::start_alike;
+use crate::context::Context;
+use crate::keepers;
+use crate::nursery::{Born, open_log};
+use crate::workers::ZygoteRecipe;
+
+/// How long the imports of a preload list may take.
+const READY_WAIT: Duration = Duration::from_secs(120);
+
+/// The longest word of a zygote.
+const WORD_BYTES_MAX: usize = 64 * 1024;
+
+/// A zygote that is ready. It is ended when this is dropped.
+#[derive(Debug)]
+pub(super) struct Zygote {
+    /// Which of all this is.
+    number: u64,
+    socket: PathBuf,
+    /// Of the socket's file: the next one's has the same name.
+    inode: Option<u64>,
+    process: Born,
+    /// Closed when it ends.
+    control: OwnedFd,
+    env: BTreeMap<String, String>,
+    missing: Vec<String>,
+    marks: Marks,
+}
+
+/// Why there is no zygote.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ZygoteError {
+    #[error("{act}: {cause}")]
+    Start { act: &'static str, cause: io::Error },
+    #[error("it ended before it was ready; keepers.log in the state directory has its last words")]
+    Ended,
+    #[error("it was not ready after {READY_WAIT:?}")]
+    TooSlow,
+}
+
+impl Zygote {
+    /// Starts one and waits until it is ready. Not for a thread that others wait for.
+    pub fn start(
+        context: &Context,
+        recipe: ZygoteRecipe,
+        place: usize,
+        number: u64,
+    ) -> Result<Self, ZygoteError> {
+        let failed = |act| move |cause| ZygoteError::Start { act, cause };
+        let config = &context.config;
+        let directory = config.zygotes_dir();
+        std::fs::create_dir_all(&directory).map_err(failed("make the directory of zygotes"))?;
+        // The same for each one of this environment: keepers ask here again when they restart.
+        let socket = directory.join(format!("{place}.sock"));
+        keepers::remove_socket(&socket);
+        let requests = UnixDatagram::bind(&socket).map_err(failed("listen for keepers"))?;
+        let log = open_log(&keepers::log_path(config)).map_err(failed("open the log"))?;
+        let ZygoteRecipe { argv, env, places } = recipe;
+        let started = context
+            .nursery
+            .zygote(&argv, &env, Path::new("/"), requests.as_fd(), log.as_fd())
+            .inspect_err(|_| keepers::remove_socket(&socket));
+        let (process, control) = started.map_err(failed("start it"))?;
+        let marks = Marks::of(places);
+        let inode = inode_of(&socket);
+        let missing = Vec::new();
+        let mut zygote = Self { number, socket, inode, process, control, env, missing, marks };
+        zygote.hear_ready()?;
+        Ok(zygote)
+    }
+
+    fn hear_ready(&mut self) -> Result<(), ZygoteError> {
+        let timeout = Timespec::try_from(READY_WAIT).map_err(|_| ZygoteError::TooSlow)?;
+        let heard = poll(&mut [PollFd::new(&self.control, PollFlags::IN)], Some(&timeout));
+        if !matches!(heard, Ok(1..)) {
+            return Err(ZygoteError::TooSlow);
+        }
+        let mut word = vec![0; WORD_BYTES_MAX];
+        let read = rustix::io::read(&self.control, &mut word[..]).unwrap_or(0);
+        let text = String::from_utf8_lossy(&word[..read]);
+        let mut lines = text.lines();
+        if lines.next() != Some("ready") {
+            return Err(ZygoteError::Ended);
+        }
+        for line in lines {
+            if let Some(missing) = line.strip_prefix("missing ") {
+                self.missing.push(missing.to_owned());
+            } else if let Some(path) = line.strip_prefix("path ") {
+                self.marks.add(path.into());
+            }
+        }
+        Ok(())
+    }
+
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// A socket that is readable when it has ended.
+    pub fn end(&self) -> io::Result<UnixStream> {
+        Ok(self.control.try_clone()?.into())
+    }
+
+    /// Whether a session with this environment gets what it would get without a zygote.
+    pub fn fits(&self, env: &BTreeMap<String, String>) -> bool {
+        start_alike(&self.env, env)
+    }
+
+    /// Whether what it was made of is still what is there.
+    pub fn is_current(&self) -> bool {
+        self.marks.are_current()
+    }
+
+    pub fn info(&self) -> ZygoteInfo {
+        let pid = self.process.pid.as_raw_nonzero().get();
+        ZygoteInfo {
+            state: ZygoteState::Ready,
+            pid: Some(pid.unsigned_abs()),
+            pss_kib: pss_kib(pid),
+            missing: self.missing.clone(),
+            error: None,
+        }
+    }
+}
+
+impl Drop for Zygote {
+    fn drop(&mut self) {
+        // One that has ended already is as it should be.
+        let _ = pidfd_send_signal(&self.process.handle, Signal::KILL);
+        if inode_of(&self.socket) == self.inode {
+            keepers::remove_socket(&self.socket);
+        }
+    }
+}
+
+fn inode_of(path: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Some(std::fs::symlink_metadata(path).ok()?.ino())
+}
+
+fn pss_kib(pid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,259 @@
+//! Starting a worker from a zygote: an interpreter that has its modules already, and forks.
+//!
+//! A zygote is outside of every session. Asked by a keeper, it forks a process into the keeper's pid
+//! namespace (and, at level `full`, into namespaces that the keeper has made, with their init in
+//! them), which forks the worker and ends: so the worker's parent is the keeper. The worker waits for
+//! its job, confines itself by the same steps as any other ([`inside`]), and says so on the same
+//! channel. Until it has its job, nothing in it belongs to a session: it can wait in a pool.
+
+pub(crate) mod inside;
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::unistd::{ForkResult, Pid, fork};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, sendmsg, socket_with, sockopt,
+};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use serde::{Deserialize, Serialize};
+use windlass_protocol::confinement::Isolation;
+
+use super::channel::{Channel, Word};
+use super::heard::Heard;
+use super::{SpawnError, Started, fork_failed, give_up, init, joining, open_groups, setup};
+use crate::enter::Spaces;
+use crate::plan::{NetworkPlan, Plan};
+
+/// The version of what keepers and zygotes say to each other.
+const REQUEST: u32 = 1;
+
+/// How long a zygote may take to fork a worker; after that the worker is started without it.
+const FORK_WAIT: Duration = Duration::from_secs(2);
+
+/// The namespaces of a keeper that its workers are in.
+const OF_KEEPER: libc::c_int = libc::CLONE_NEWPID | libc::CLONE_NEWNS;
+
+/// Those of a worker at level `full`, but for the network.
+const OF_WORKER: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
+
+/// What must be known of a worker before it is forked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Shape {
+    pub isolation: Isolation,
+    /// A network namespace of its own.
+    pub own_network: bool,
+}
+
+impl Shape {
+    pub fn of(plan: &Plan) -> Self {
+        let own_network = plan.network != NetworkPlan::Machine;
+        Self { isolation: plan.isolation, own_network }
+    }
+}
+
+/// The worker's ends of its protocol socket and pipes.
+#[derive(Debug)]
+pub struct Ends<'a> {
+    pub stdout: BorrowedFd<'a>,
+    pub stderr: BorrowedFd<'a>,
+    pub kept: BorrowedFd<'a>,
+}
+
+/// What makes a waiting worker a session's.
+#[derive(Debug)]
+pub struct Job<'a> {
+    pub plan: &'a Plan,
+    /// The whole environment.
+    pub env: &'a [(String, String)],
+    pub cwd: &'a Path,
+}
+
+/// A worker that waits for its job.
+#[derive(Debug)]
+pub struct Waiting {
+    pub pid: u32,
+    /// The first process of its pid namespace, where it has one.
+    pub init: Option<u32>,
+    /// Processes that move it into its control groups, as in [`Started`].
+    pub joining: Vec<u32>,
+    pub shape: Shape,
+    channel: Channel,
+}
+
+/// Has the zygote that listens at `zygote` fork a worker. The caller has one thread, is the first
+/// process of its pid namespace, and reaps its children.
+pub fn from_zygote(
+    zygote: &Path,
+    shape: Shape,
+    ends: &Ends<'_>,
+    cgroups: &[PathBuf],
+) -> Result<Waiting, SpawnError> {
+    let groups = open_groups(cgroups)?;
+    let nest = match shape.isolation {
+        Isolation::Full => Some(Nest::make(shape, &groups)?),
+        Isolation::Landlock | Isolation::None => None,
+    };
+    let mut heard = Heard::of(nest.as_ref().map(|nest| nest.init), None);
+    let forked = ask(zygote, shape, ends, nest.as_ref()).and_then(|channel| {
+        heard.worker = Some(first_word(&channel)?.1);
+        Ok(channel)
+    });
+    let moved = forked.and_then(|channel| {
+        let worker = Pid::from_raw(heard.worker.unwrap_or_default());
+        let joining = match groups.is_empty() {
+            true => None,
+            false => Some(joining::start(&groups, worker)?),
+        };
+        Ok((channel, joining))
+    });
+    let (channel, moving) = moved.inspect_err(|_| heard.end())?;
+    let movers = nest.map(|nest| nest.mover).into_iter().chain(moving);
+    Ok(Waiting {
+        pid: heard.worker.unwrap_or_default().unsigned_abs(),
+        init: heard.init.map(i32::unsigned_abs),
+        joining: movers.map(|pid| pid.as_raw().unsigned_abs()).collect(),
+        shape,
+        channel,
+    })
+}
+
+impl Waiting {
+    /// Makes the worker a session's; it is confined when this returns.
+    pub fn give(self, job: &Job<'_>) -> Result<Started, SpawnError> {
+        let heard = Heard::of(self.init.map(u32::cast_signed), Some(self.pid.cast_signed()));
+        let given = write_down(job).map(|job| self.channel.hand_over(b'J', job.as_fd()));
+        if let Err(error) = given {
+            heard.end();
+            return Err(setup("write down its job")(error));
+        }
+        let mut started = heard.listen(&self.channel)?.into_started(job.plan)?;
+        started.joining = self.joining;
+        Ok(started)
+    }
+
+    /// Readable when the worker has ended: it says nothing by itself.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// The plan's length and the plan, the directory, and each variable, in a file without a name.
+fn write_down(job: &Job<'_>) -> io::Result<OwnedFd> {
+    // What each control amounts to is the keeper's to say.
+    let plan = serde_json::to_vec(&Plan { controls: Vec::new(), ..job.plan.clone() })?;
+    let length = u32::try_from(plan.len()).map_err(io::Error::other)?;
+    let mut bytes = length.to_le_bytes().to_vec();
+    bytes.extend(plan);
+    bytes.extend(job.cwd.as_os_str().as_encoded_bytes());
+    for (name, value) in job.env {
+        bytes.push(0);
+        bytes.extend(name.as_bytes());
+        bytes.push(b'=');
+        bytes.extend(value.as_bytes());
+    }
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::memfd_create(c"windlass-job", flags)?);
+    file.write_all(&bytes)?;
+    Ok(file.into())
+}
+
+/// Namespaces at level `full`, made before there is a worker.
+#[derive(Debug)]
+struct Nest {
+    init: i32,
+    /// The process that made them, which now moves init into its control groups.
+    mover: Pid,
+}
+
+impl Nest {
+    fn make(shape: Shape, groups: &[File]) -> Result<Self, SpawnError> {
+        let network = if shape.own_network { NetworkPlan::Own } else { NetworkPlan::Machine };
+        let spaces = Spaces::new(network);
+        let (ours, theirs) = Channel::pair().map_err(setup("make a socket pair"))?;
+        // SAFETY: the caller has one thread, and the child makes system calls only.
+        let mover = match unsafe { fork() }.map_err(|errno| setup("fork")(errno.into()))? {
+            ForkResult::Child => nest(&spaces, groups, &theirs),
+            ForkResult::Parent { child } => child,
+        };
+        drop(theirs);
+        let (init, _) = first_word(&ours)?;
+        Ok(Self { init, mover })
+    }
+}
+
+/// Makes the namespaces and their init, and ends.
+fn nest(spaces: &Spaces, groups: &[File], channel: &Channel) -> ! {
+    if let Err(failed) = spaces.make() {
+        give_up(channel, failed);
+    }
+    // SAFETY: one thread, and the child makes system calls only.
+    match unsafe { fork() } {
+        Ok(ForkResult::Child) => init::run(),
+        Ok(ForkResult::Parent { child }) => {
+            channel.say(&Word::Pids { init: child.as_raw(), worker: 0 });
+            channel.close();
+            joining::join(groups, &[child])
+        }
+        Err(errno) => give_up(channel, fork_failed(errno)),
+    }
+}
+
+/// The numbers of init and worker, the first thing that is said.
+fn first_word(channel: &Channel) -> Result<(i32, i32), SpawnError> {
+    match channel.hear(Instant::now() + FORK_WAIT) {
+        Ok(Some(Word::Pids { init, worker })) => Ok((init, worker)),
+        Ok(Some(Word::Failed(failed))) => Err(SpawnError::Confine(failed)),
+        Ok(_) => Err(setup("fork it")(io::Error::other("it ended without a word"))),
+        Err(_) => Err(SpawnError::TooSlow),
+    }
+}
+
+/// Sends the zygote what it needs to fork a worker.
+fn ask(
+    zygote: &Path,
+    shape: Shape,
+    ends: &Ends<'_>,
+    nest: Option<&Nest>,
+) -> Result<Channel, SpawnError> {
+    let failed = |errno: rustix::io::Errno| setup("ask its zygote")(errno.into());
+    let (ours, theirs) = Channel::pair().map_err(setup("make a socket pair"))?;
+    let keeper = pidfd_open(getpid(), PidfdFlags::empty()).map_err(failed)?;
+    let init = match nest.and_then(|nest| rustix::process::Pid::from_raw(nest.init)) {
+        Some(init) => Some(pidfd_open(init, PidfdFlags::empty()).map_err(failed)?),
+        None => None,
+    };
+    let flags = match (&init, shape.own_network) {
+        (None, _) => 0,
+        (Some(_), true) => OF_WORKER | libc::CLONE_NEWNET,
+        (Some(_), false) => OF_WORKER,
+    };
+    let mut words = [0; 12];
+    words[..4].copy_from_slice(&REQUEST.to_le_bytes());
+    words[4..8].copy_from_slice(&OF_KEEPER.to_le_bytes());
+    words[8..].copy_from_slice(&flags.to_le_bytes());
+    let mut descriptors = vec![keeper.as_fd(), theirs.as_fd(), ends.kept, ends.stdout, ends.stderr];
+    descriptors.extend(init.as_ref().map(AsFd::as_fd));
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(6))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let flags = SocketFlags::CLOEXEC;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(failed)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(FORK_WAIT))
+        .map_err(failed)?;
+    connect(&socket, &SocketAddrUnix::new(zygote).map_err(failed)?).map_err(failed)?;
+    sendmsg(&socket, &[IoSlice::new(&words)], &mut ancillary, SendFlags::NOSIGNAL)
+        .map_err(failed)?;
+    Ok(ours)
+}

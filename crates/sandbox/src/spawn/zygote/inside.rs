@@ -1,0 +1,72 @@
+//! The zygote's side: what the forked interpreter does by itself on its way to being a worker.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+use super::super::channel::{Channel, Word};
+use super::super::places::{self, Places};
+use crate::enter::{Failed, Prepared, Step};
+use crate::plan::Plan;
+
+/// The keeper's number in its own pid namespace.
+const KEEPER: i32 = 1;
+
+/// Why a forked interpreter did not become a worker.
+#[derive(Debug)]
+pub(crate) enum BecomeError {
+    Unprepared,
+    Confine(Failed),
+    CanaryThrough,
+}
+
+/// Says the worker's number, for whoever forked it.
+pub(crate) fn say_worker(channel: &Channel, worker: i32) {
+    channel.say(&Word::Pids { init: 0, worker });
+}
+
+/// Confines the calling process, which has one thread, tests the sandbox, and says what came of it.
+pub(crate) fn become_worker(
+    plan: &Plan,
+    cwd: &std::ffi::CStr,
+    places: &Places<'_>,
+    channel: &Channel,
+) -> Result<(), BecomeError> {
+    let prepared = Prepared::below(plan, KEEPER).map_err(|_| BecomeError::Unprepared)?;
+    let become_it = || {
+        places::take(places, channel)?;
+        prepared.shed()?;
+        let listener = prepared.confine()?;
+        if let Some(listener) = listener {
+            channel.hand_over(b'L', listener.as_fd());
+        }
+        let results = prepared.canaries.run();
+        channel.say(&Word::Canaries(results));
+        rustix::process::chdir(cwd).map_err(Failed::at(Step::Directory))?;
+        // Other rights than those it was started with had made it unreadable, even to itself.
+        set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(Failed::at(Step::Rights))?;
+        Ok(results)
+    };
+    match become_it() {
+        Ok(results) if results.required_failed => Err(BecomeError::CanaryThrough),
+        Ok(_) => {
+            channel.close();
+            Ok(())
+        }
+        Err(failed) => {
+            channel.say(&Word::Failed(failed));
+            Err(BecomeError::Confine(failed))
+        }
+    }
+}
+
+/// Enters namespaces: those of the process that `of` is a pidfd of, or the one that it is.
+pub(crate) fn join(of: BorrowedFd<'_>, spaces: libc::c_int) -> Result<(), i32> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: no memory is passed.
+    let answer = unsafe { libc::setns(of.as_raw_fd(), spaces) };
+    match answer {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)),
+    }
+}

@@ -1,0 +1,38 @@
+"""What two workers of one zygote must not share: made anew in each.
+
+Owns the list of such things. Whatever is not loaded has nothing to be made anew.
+
+What cannot be made anew is the seed of `hash` for text, which an interpreter has for life, and where
+its memory lies: the workers of one zygote have those in common.
+"""
+
+import os
+import sys
+
+
+def environment(variables):
+    """The session's own variables, and none of the zygote's."""
+    os.environ.clear()
+    for variable in variables:
+        name, _, value = variable.partition(b"=")
+        os.environb[name] = value
+    time = sys.modules.get("time")
+    if time is not None:
+        time.tzset()
+
+
+def secrets():
+    """Seeds, keys and names that came from chance."""
+    # `random` and OpenSSL know of forks themselves; what else draws from chance once does not.
+    numbers = sys.modules.get("numpy.random")
+    if numbers is not None:
+        numbers.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        tempfile.tempdir = tempfile._name_sequence = None
+    uuid = sys.modules.get("uuid")
+    if uuid is not None:
+        uuid._node = uuid._last_timestamp = None

@@ -1,0 +1,155 @@
+"""A process that has its modules already, and forks workers.
+
+Owns the order of things between a keeper's request and the worker's own life, which `main` has.
+Never runs the session's code: what is forked waits for its job first, and confines itself before it
+is a worker. Never has a second thread when it forks.
+
+It is asked by datagrams, each with the descriptors that one worker needs. It answers nothing: the
+keeper hears from what was forked, on a channel of its own. To its node it says once, on descriptor
+4, that it is ready, or why not.
+"""
+
+import ctypes
+import gc
+import os
+import sys
+from _socket import AF_UNIX, CMSG_SPACE, SOCK_DGRAM, SOCK_SEQPACKET, SOL_SOCKET, SCM_RIGHTS, socket
+from _struct import Struct
+from os import _exit
+
+from . import afresh, main
+
+_REQUESTS = 3
+_NODE = 4
+_LIBRARY = "libwindlass_sandbox.so"
+
+_VERSION = 1
+# Version, the keeper's namespaces to enter, those of the worker.
+_REQUEST = Struct("<Iii")
+_DESCRIPTORS_MAX = 6
+_ROOM = CMSG_SPACE(4 * _DESCRIPTORS_MAX)
+_NEW_PIDS = 0x20000000
+# A job is a plan and an environment; the kernel bounds the latter in the same way.
+_JOB_BYTES_MAX = 8 * 1024 * 1024
+_LENGTH = Struct("<I")
+
+
+def start(preload):
+    """The whole life: import what is to be there, say so, and fork whenever asked.
+
+    In a worker this is that worker's life, and returns at its end.
+    """
+    requests = socket(AF_UNIX, SOCK_DGRAM, 0, _REQUESTS)
+    node = socket(AF_UNIX, SOCK_SEQPACKET, 0, _NODE)
+    library = ctypes.CDLL(os.path.join(os.path.dirname(__file__), _LIBRARY))
+    library.windlass_become_worker.argtypes = (
+        [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p] + [ctypes.c_int] * 4
+    )
+    missing = _import(preload)
+    worker = main.Worker()
+    worker.prepare()
+    library.windlass_warm()
+    _stop_threads()
+    gc.collect()
+    # What is here now is never looked at by the collector again: its pages stay shared.
+    gc.freeze()
+    _say(node, missing)
+    while True:
+        data, descriptors = _receive(requests)
+        if len(data) != _REQUEST.size or len(descriptors) < 5:
+            _close(descriptors)
+            continue
+        version, of_keeper, of_worker = _REQUEST.unpack(data)
+        between = None
+        # Only children enter a pid namespace, and all that are forked here are for a keeper.
+        if version == _VERSION and library.windlass_join(descriptors[0], _NEW_PIDS) == 0:
+            between = os.fork()
+            if between == 0:
+                node.close()
+                requests.close()
+                kept = _fork_worker(library, descriptors, of_keeper & ~_NEW_PIDS, of_worker)
+                return worker.serve(kept)
+        _close(descriptors)
+        if between is not None:
+            os.waitpid(between, 0)
+
+
+def _fork_worker(library, descriptors, of_keeper, of_worker):
+    """In the process between: enter the namespaces, and fork the worker there."""
+    keeper, channel, kept, stdout, stderr = descriptors[:5]
+    if of_worker:
+        joined = library.windlass_join(descriptors[5], of_worker)
+    else:
+        joined = library.windlass_join(keeper, of_keeper)
+    if joined != 0:
+        _exit(1)
+    worker = os.fork()
+    if worker != 0:
+        library.windlass_say_worker(channel, worker)
+        _exit(0)
+    _close([keeper] + descriptors[5:])
+    plan, cwd, environment = _take_job(channel)
+    if library.windlass_become_worker(plan, len(plan), cwd, channel, kept, stdout, stderr) != 0:
+        _exit(126)
+    afresh.environment(environment)
+    afresh.secrets()
+    return kept
+
+
+def _take_job(channel):
+    """Wait for the job: the plan, the directory, and the environment."""
+    connection = socket(AF_UNIX, SOCK_SEQPACKET, 0, os.dup(channel))
+    received, descriptors = _receive(connection)
+    connection.close()
+    if not received or len(descriptors) != 1:
+        # The keeper is gone, or wants nobody any more.
+        _exit(0)
+    job = os.pread(descriptors[0], _JOB_BYTES_MAX, 0)
+    os.close(descriptors[0])
+    size = 4 + _LENGTH.unpack_from(job)[0]
+    cwd, *environment = job[size:].split(b"\0")
+    return job[4:size], cwd, environment
+
+
+def _receive(connection):
+    data, ancillary, _flags, _from = connection.recvmsg(64, _ROOM)
+    descriptors = []
+    for level, kind, content in ancillary:
+        if level == SOL_SOCKET and kind == SCM_RIGHTS:
+            for (descriptor,) in Struct("=i").iter_unpack(content[: len(content) // 4 * 4]):
+                descriptors.append(descriptor)
+    return data, descriptors
+
+
+def _close(descriptors):
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _import(names):
+    """Import each; what cannot be is left to the code that will ask for it."""
+    missing = []
+    for name in names:
+        try:
+            __import__(name)
+        except Exception as error:
+            missing.append("%s: %s: %s" % (name, type(error).__name__, error))
+    return missing
+
+
+def _stop_threads():
+    """Have libraries stop their threads, as they do at a fork, and see that they did."""
+    child = os.fork()
+    if child == 0:
+        _exit(0)
+    os.waitpid(child, 0)
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise RuntimeError("%d threads run: what they do cannot be forked" % threads)
+
+
+def _say(node, missing):
+    """Tell the node: a first line for each module that is missing, then where modules are found."""
+    places = [place for place in sys.path if place]
+    text = "\n".join(["missing " + line for line in missing] + ["path " + path for path in places])
+    node.send(("ready\n" + text).encode("utf-8", "backslashreplace")[:60000])
