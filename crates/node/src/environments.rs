@@ -151,8 +151,9 @@ impl Environments {
                 state.waiting.clear();
             }
             self.wanted.notify_one();
-            while let Some(waiting) = state.waiting.pop() {
-                if let Some(claimed) = waiting.claim() {
+            // Whoever has waited longest comes first.
+            while !state.waiting.is_empty() {
+                if let Some(claimed) = state.waiting.remove(0).claim() {
                     return Some(claimed);
                 }
             }

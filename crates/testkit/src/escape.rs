@@ -76,7 +76,12 @@ pub const MARK_VARIABLE: &str = "WINDLASS_TEST_MARK";
 
 /// A mark that no other session has.
 #[derive(Debug, Clone)]
-pub struct Mark(String);
+pub struct Mark {
+    text: String,
+    /// Pid namespaces of the session's own. The environment of a process that was forked, and ran no
+    /// program since, is to be seen in that process alone.
+    namespaces: BTreeSet<u64>,
+}
 
 /// Looks at all processes that make one answer.
 const SCANS: usize = 8;
@@ -85,18 +90,32 @@ impl Mark {
     pub fn new(name: &str) -> Self {
         let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let at = at.map_or(0, |since| since.as_nanos());
-        Self(format!("windlass-mark-{name}-{}-{at}", std::process::id()))
+        let text = format!("windlass-mark-{name}-{}-{at}", std::process::id());
+        Self { text, namespaces: BTreeSet::new() }
     }
 
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
-    /// Whatever runs with the mark in its environment or arguments, each process once. Looks
-    /// several times: one that forks on and on has another number each time, or none.
+    /// Marks the processes below a keeper by their pid namespaces too, where they have their own.
+    pub fn follow(&mut self, keeper: u32) {
+        let ours = processes::pid_namespace(std::process::id());
+        let all = processes::below(keeper).into_iter().filter_map(processes::pid_namespace);
+        self.namespaces.extend(all.filter(|theirs| Some(*theirs) != ours));
+    }
+
+    /// Whatever runs with the mark in its environment or arguments, or in its namespaces, each
+    /// process once, but for our own. Looks several times: one that forks on and on has another
+    /// number each time, or none.
     pub fn alive(&self) -> Vec<u32> {
-        let marked =
-            |process: &processes::Process| processes::mentions(process.pid, self.0.as_bytes());
+        let is_within = |pid| {
+            processes::pid_namespace(pid).is_some_and(|space| self.namespaces.contains(&space))
+                && processes::name(pid).is_some_and(|name| !name.starts_with("windlass"))
+        };
+        let marked = |process: &processes::Process| {
+            processes::mentions(process.pid, self.text.as_bytes()) || is_within(process.pid)
+        };
         let found: BTreeSet<u32> = (0..SCANS)
             .flat_map(|_| processes::all())
             .filter(marked)

@@ -80,6 +80,12 @@ pub fn of_sessions(node: u32) -> Vec<u32> {
     below(node).into_iter().filter(|pid| !kept_ready.contains(pid)).collect()
 }
 
+/// The pid namespace that a process is in.
+pub fn pid_namespace(pid: u32) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Some(fs::metadata(format!("/proc/{pid}/ns/pid")).ok()?.ino())
+}
+
 /// What tools that list processes call `pid`.
 pub fn name(pid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())

@@ -30,7 +30,8 @@ async fn contract_43_agents_that_come_and_go_add_no_process_but_their_bridges() 
     let mut first = McpClient::start(&node).await.unwrap();
     assert_eq!(first.run_ok("n = 0; n").await, "0\n");
     node.await_environments().await.unwrap();
-    let before = processes::belonging(node.base());
+    let kept_ready = processes::kept_ready(node.pid());
+    let before = &processes::belonging(node.base()) - &kept_ready;
 
     let mut agents = Vec::new();
     for number in 0..AGENTS {
@@ -43,7 +44,7 @@ async fn contract_43_agents_that_come_and_go_add_no_process_but_their_bridges() 
     }
     let own: BTreeSet<u32> = agents.iter().map(McpClient::pid).collect();
     assert_eq!(own.len(), AGENTS);
-    let during = processes::belonging(node.base());
+    let during = &processes::belonging(node.base()) - &kept_ready;
     assert_eq!(during, &before | &own, "20 agents brought more than themselves");
 
     for (number, mut agent) in agents.into_iter().enumerate() {
@@ -68,7 +69,7 @@ async fn contract_43_agents_that_come_and_go_add_no_process_but_their_bridges() 
         assert!(gone.await.unwrap(), "left is {pid}, {:?}", processes::arguments(pid));
     }
     let kept_ready = processes::kept_ready(node.pid());
-    assert_eq!(&processes::belonging(node.base()) - &kept_ready, &before - &kept_ready);
+    assert_eq!(&processes::belonging(node.base()) - &kept_ready, before);
     assert_eq!(first.run_ok("n").await, format!("{AGENTS}\n"));
 }
 

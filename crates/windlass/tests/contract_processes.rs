@@ -33,6 +33,7 @@ async fn contract_43_clients_that_come_and_go_add_no_process_but_their_own() {
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
     run_ok(&client, &session, "print('hello')").await;
+    node.await_environments().await.unwrap();
     let before = processes::belonging(node.base());
     let descriptors = processes::descriptors(node.pid()).unwrap();
 
@@ -153,7 +154,7 @@ async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
     let ways = [(Some(0), None), (None, None), (Some(100), Some("stay()"))];
     for level in Isolation::ALL {
         for (grace_ms, after) in ways {
-            let mark = Mark::new("close");
+            let mut mark = Mark::new("close");
             let mut create = TestNode::create();
             create.env.insert(MARK_VARIABLE.to_owned(), mark.as_str().to_owned());
             create.policy.get_or_insert_default().isolation = Some(level);
@@ -172,6 +173,7 @@ async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
                 eprintln!("skipped: this machine refuses {wanted:?} and gives {:?}", found.hold);
                 return;
             }
+            mark.follow(found.keeper_pid.unwrap());
             if let Some(code) = after {
                 client.submit_turn(&session, &named_turn("running", code)).await.unwrap();
             }

@@ -150,13 +150,15 @@ async fn contract_30_a_node_that_stays_away_leaves_nothing_behind() {
 /// A session that left [`ESCAPES`] processes behind its worker, and their mark. `None` where this
 /// machine refuses the wanted way of holding them.
 async fn escaping_session(client: &Client, wanted: Hold) -> Option<(SessionId, Mark)> {
-    let mark = Mark::new("survival");
+    let mut mark = Mark::new("survival");
     let mut create: CreateSession = TestNode::create();
     create.env.insert(MARK_VARIABLE.to_owned(), mark.as_str().to_owned());
     let session = within(PATIENCE, client.create_session(&create)).await.unwrap().session.id;
     let turn = run(client, &session, ESCAPE).await;
     assert_eq!(turn.outcome, Some(Outcome::Ok), "{turn:?}");
-    let hold = client.session(&session).await.unwrap().hold.unwrap();
+    let found = client.session(&session).await.unwrap();
+    mark.follow(found.keeper_pid.unwrap());
+    let hold = found.hold.unwrap();
     if hold != wanted {
         eprintln!("skipped: this machine refuses {wanted:?} and gives {hold:?}");
         return None;

@@ -372,6 +372,25 @@ async fn zygotes_and_those_who_wait_end_with_their_node() {
     }
 }
 
+/// A keeper that is stopped while its worker waits is found out by the session that claims it, and is
+/// ended with that session.
+#[tokio::test]
+async fn a_stopped_keeper_goes_with_the_session_that_claims_it() {
+    let node = node("pool").await;
+    let client = node.client().await.unwrap();
+    let waiting = processes::waiting(node.pid());
+    assert_eq!(waiting.len(), 2);
+    waiting.iter().for_each(|pid| processes::stop(*pid));
+    for _ in 0..2 {
+        let id = within(PATIENCE, node.session(&client)).await.unwrap().id;
+        let query = CloseQuery { grace_ms: Some(0) };
+        within(PATIENCE, client.close_session(&id, query)).await.unwrap();
+    }
+    for pid in waiting {
+        assert!(processes::wait_gone(pid, PATIENCE), "keeper {pid} is left");
+    }
+}
+
 #[tokio::test]
 async fn a_session_from_the_pool_survives_its_node() {
     let mut node = node("pool").await;

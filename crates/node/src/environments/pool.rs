@@ -16,7 +16,7 @@ use windlass_protocol::policy::Limits;
 use windlass_sandbox::Shape;
 
 use crate::context::Context;
-use crate::keepers;
+use crate::keepers::{self, Starting};
 use crate::session::cgroups::SessionCgroups;
 
 /// How long a keeper may take to have its worker waiting.
@@ -36,6 +36,9 @@ pub(crate) struct Claimed {
     /// Where its keeper listens.
     pub socket: PathBuf,
     pub cgroups: Vec<PathBuf>,
+    /// By which its process is known until it has answered a node.
+    id: SessionId,
+    starting: Arc<Starting>,
     groups: Arc<SessionCgroups>,
     /// The keeper ends when this closes before a node has attached.
     line: UnixStream,
@@ -75,11 +78,7 @@ impl Waiting {
             Err(error) => Err(error),
         };
         match made {
-            Ok(claimed) => {
-                context.starting.answered(&id);
-                context.starting.forget(&id);
-                Ok(Self(Some(claimed)))
-            }
+            Ok(claimed) => Ok(Self(Some(claimed))),
             Err(error) => {
                 context.starting.end(&id);
                 Err(error)
@@ -107,19 +106,23 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(Claimed { line, groups, cgroups, .. }) = self.0.take() {
-            // The keeper reads the end of its line, and ends its worker and itself.
+        if let Some(Claimed { line, groups, cgroups, id, starting, .. }) = self.0.take() {
+            // The keeper reads the end of its line, and ends its worker and itself; one that was
+            // stopped, or does not listen, is ended.
             drop(line);
+            starting.end(&id);
             groups.remove(&cgroups);
         }
     }
 }
 
 impl Claimed {
-    /// Gives the keeper's socket the name by which the session's will be looked for.
-    pub fn rename(&mut self, to: &Path) -> io::Result<()> {
-        std::fs::rename(&self.socket, to)?;
-        to.clone_into(&mut self.socket);
+    /// Gives the keeper and its socket the names by which a session's will be looked for.
+    pub fn rename(&mut self, session: &SessionId, socket: &Path) -> io::Result<()> {
+        std::fs::rename(&self.socket, socket)?;
+        socket.clone_into(&mut self.socket);
+        self.starting.rename(&self.id, session);
+        session.clone_into(&mut self.id);
         Ok(())
     }
 
@@ -147,7 +150,8 @@ fn begin(
     let mut bytes = Vec::new();
     frame::encode(&mut bytes, &ToKeeper::Prepare(Box::new(prepare)), &[]);
     let told = line.write_all(&bytes).and_then(|()| line.set_nonblocking(true));
-    let claimed = Claimed { socket, cgroups, groups, line };
+    let (id, starting) = (id.clone(), context.starting.clone());
+    let claimed = Claimed { socket, cgroups, id, starting, groups, line };
     match told {
         Ok(()) => Ok(claimed),
         Err(error) => {

@@ -71,6 +71,14 @@ impl Starting {
         insert(&mut self.lock(), session, first);
     }
 
+    /// A keeper that was started under one name has another from now on.
+    pub fn rename(&self, from: &SessionId, to: &SessionId) {
+        let mut keepers = self.lock();
+        if let Some(process) = keepers.remove(from) {
+            keepers.insert(to.clone(), process);
+        }
+    }
+
     /// Runs `start`, which starts a process, while none is reaped.
     pub fn without_reaping<T>(&self, start: impl FnOnce() -> T) -> T {
         let keepers = self.lock();

@@ -239,7 +239,7 @@ fn claim(
 ) -> Option<Claimed> {
     let mut claimed = context.environments.claim(zygote, Shape::of(plan))?;
     let named = claimed
-        .rename(&keepers::socket_path(&context.config, id))
+        .rename(id, &keepers::socket_path(&context.config, id))
         .and_then(|()| context.cgroups.limit(&claimed.cgroups, limits));
     match named {
         Ok(()) => Some(claimed),
