@@ -106,11 +106,11 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(Claimed { line, groups, cgroups, id, starting, .. }) = self.0.take() {
-            // The keeper reads the end of its line, and ends its worker and itself; one that was
-            // stopped, or does not listen, is ended.
-            drop(line);
+        if let Some(Claimed { socket, cgroups, id, starting, groups, .. }) = self.0.take() {
+            // Its worker ends with it. It would go by itself when its line closes, unless somebody
+            // has stopped it.
             starting.end(&id);
+            keepers::remove_socket(&socket);
             groups.remove(&cgroups);
         }
     }
