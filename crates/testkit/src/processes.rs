@@ -47,6 +47,15 @@ pub fn below(pid: u32) -> Vec<u32> {
     below_in(&all(), &BTreeSet::from([pid])).into_iter().collect()
 }
 
+/// The nodes of a place. A child of one that has not run its own program yet looks like it, and is
+/// none.
+pub fn nodes(place: &Path) -> BTreeSet<u32> {
+    let is_node = |pid: &u32| arguments(*pid).get(1).is_some_and(|argument| argument == "node");
+    let found: BTreeSet<u32> = belonging(place).into_iter().filter(is_node).collect();
+    let forked = found.iter().flat_map(|pid| children(*pid)).collect();
+    &found - &forked
+}
+
 /// The nurseries below the node `node`: one, or none before the first session.
 pub fn nurseries(node: u32) -> Vec<u32> {
     // Keepers are forked from it and have its arguments, but their own name.

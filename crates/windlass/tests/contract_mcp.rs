@@ -241,8 +241,7 @@ fn is_error(reply: &Value) -> bool {
 
 /// The processes that are nodes of this place.
 fn nodes_of(place: &TestNode) -> BTreeSet<u32> {
-    let is_node = |pid: &u32| processes::arguments(*pid).get(1).is_some_and(|arg| arg == "node");
-    processes::belonging(place.base()).into_iter().filter(is_node).collect()
+    processes::nodes(place.base())
 }
 
 fn only_node_of(place: &TestNode) -> u32 {

@@ -131,12 +131,7 @@ fn belonging(node: &TestNode) -> BTreeSet<u32> {
 
 /// The processes that are nodes of this place.
 fn nodes_of(place: &TestNode) -> BTreeSet<u32> {
-    let is_node = |pid: &u32| processes::arguments(*pid).get(1).is_some_and(|arg| arg == "node");
-    let found: BTreeSet<u32> =
-        processes::belonging(place.base()).into_iter().filter(is_node).collect();
-    // A child that has not run its own program yet looks like the node that forked it.
-    let forked = found.iter().flat_map(|pid| processes::children(*pid)).collect();
-    &found - &forked
+    processes::nodes(place.base())
 }
 
 /// Not even a second attempt was made.

@@ -150,9 +150,7 @@ fn an_ordinary_users_keepers_share_the_user_namespace_of_their_nursery() {
     BufReader::new(running.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "on\n");
 
-    let argument = |pid: u32| processes::arguments(pid).get(1).cloned().unwrap_or_default();
-    let belonging = processes::belonging(place.path());
-    let node = belonging.into_iter().find(|pid| argument(*pid) == "node").unwrap();
+    let node = *processes::nodes(place.path()).first().unwrap();
     let [nursery] = processes::nurseries(node)[..] else { panic!("there is not one nursery") };
     let (outer, inner) = (user_namespace(node), user_namespace(nursery));
     if outer == inner {
@@ -162,7 +160,7 @@ fn an_ordinary_users_keepers_share_the_user_namespace_of_their_nursery() {
         keepers.retain(|pid| processes::name(*pid).unwrap() == "windlass-keeper");
         assert!(!keepers.is_empty());
         for keeper in keepers {
-            assert_eq!(argument(keeper), "nursery");
+            assert_eq!(processes::arguments(keeper)[1], "nursery");
             assert_eq!(user_namespace(keeper), inner);
         }
     }

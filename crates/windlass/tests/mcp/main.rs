@@ -32,8 +32,7 @@ fn task_client(place: &TestNode, elicitation: bool) -> windlass_testkit::mcp::Mc
 
 /// Kills the one node of the place as a crash would.
 fn kill_node(place: &TestNode) {
-    let is_node = |pid: &u32| processes::arguments(*pid).get(1).is_some_and(|arg| arg == "node");
-    let nodes: Vec<u32> = processes::belonging(place.base()).into_iter().filter(is_node).collect();
+    let nodes: Vec<u32> = processes::nodes(place.base()).into_iter().collect();
     assert_eq!(nodes.len(), 1, "{nodes:?}");
     processes::kill(nodes[0]);
     assert!(processes::wait_gone(nodes[0], windlass_testkit::PATIENCE));
