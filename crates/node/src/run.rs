@@ -24,6 +24,9 @@ use crate::session::{Request, start};
 use crate::workers::Workers;
 use crate::{egress, environments, keepers};
 
+/// How long the cgroups of what has ended may take to be empty.
+const STOP_CGROUPS: Duration = Duration::from_secs(2);
+
 /// How long the sessions of a stopping node may take to end before it goes without them.
 const STOP_SESSIONS: Duration = Duration::from_secs(15);
 
@@ -80,6 +83,7 @@ pub async fn run(config: Config, doors: Router, ready: impl FnOnce()) -> Result<
     claim.release();
     context.environments.put_away();
     leave_sessions(&context, sessions).await;
+    remove_cgroups(&context).await;
     // Those who do not take their end in are cut off.
     let _ = tokio::time::timeout(PART_FROM_HOSTS, context.tools.part()).await;
     Ok(())
@@ -178,6 +182,27 @@ fn retry_cgroups(context: &Arc<Context>) {
         let context = context.clone();
         drop(tokio::task::spawn_blocking(move || context.cgroups.retry()));
     }
+}
+
+/// Removes the cgroups of what has just been ended, for so long at most: the next node finds what is
+/// left.
+async fn remove_cgroups(context: &Arc<Context>) {
+    let all = async {
+        let mut ended = signal(SignalKind::child())?;
+        loop {
+            let context = context.clone();
+            let tried = tokio::task::spawn_blocking(move || {
+                context.cgroups.retry();
+                context.cgroups.owes()
+            });
+            if !tried.await.unwrap_or(false) {
+                return io::Result::Ok(());
+            }
+            // A keeper that has ended has left nobody behind.
+            ended.recv().await;
+        }
+    };
+    let _ = tokio::time::timeout(STOP_CGROUPS, all).await;
 }
 
 /// A workspace of the session's own goes with its journal; one that the client named is not ours.

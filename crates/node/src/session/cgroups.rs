@@ -61,13 +61,16 @@ impl SessionCgroups {
     /// little, so it is not for the thread that serves turns.
     pub fn remove(&self, dirs: &[PathBuf]) {
         for dir in dirs {
-            if let Err(error) = std::fs::remove_dir(dir)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::debug!(dir = %dir.display(), %error, "a cgroup is removed later");
-                let mut busy = self.lock();
-                if busy.len() < BUSY_MAX {
-                    busy.insert(dir.clone());
+            match std::fs::remove_dir(dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::debug!(dir = %dir.display(), %error, "a cgroup is removed later");
+                    let mut busy = self.lock();
+                    if busy.len() < BUSY_MAX {
+                        busy.insert(dir.clone());
+                    }
+                }
+                _ => {
+                    self.lock().remove(dir);
                 }
             }
         }
@@ -88,7 +91,8 @@ impl SessionCgroups {
 
     /// Tries again what was busy.
     pub fn retry(&self) {
-        let busy: Vec<PathBuf> = std::mem::take(&mut *self.lock()).into_iter().collect();
+        // They stay owed until they are gone, whoever else looks meanwhile.
+        let busy: Vec<PathBuf> = self.lock().iter().cloned().collect();
         self.remove(&busy);
     }
 
