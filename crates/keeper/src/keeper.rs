@@ -340,8 +340,8 @@ impl Keeper {
     fn node_grace(&self) -> Duration {
         match &self.launch {
             Some(launch) => Duration::from_millis(launch.node_grace_ms),
-            // A worker that waits is nobody's without its node.
-            None if self.waiting.is_some() => Duration::ZERO,
+            // A worker that waits is nobody's without its node, unless somebody is claiming it.
+            None if self.waiting.is_some() && self.callers.is_empty() => Duration::ZERO,
             None => FIRST_NODE_GRACE,
         }
     }

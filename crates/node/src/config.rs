@@ -46,11 +46,11 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StartBy {
     /// Its program is run.
+    #[default]
     Exec,
     /// It is forked from an interpreter that has its modules already.
     Zygote,
     /// A few are forked ahead of time.
-    #[default]
     Pool,
 }
 
