@@ -63,16 +63,30 @@ impl Connection {
         self.control.extend_from_slice(&encoded);
     }
 
-    /// Reads what has come, once.
-    pub fn fill(&mut self, scratch: &mut [u8]) -> Result<(), Gone> {
+    /// Reads what has come, once; how many bytes.
+    pub fn fill(&mut self, scratch: &mut [u8]) -> Result<usize, Gone> {
         match rustix::io::read(&self.socket, &mut *scratch) {
             Ok(0) => Err(Gone::Closed),
             Ok(read) => {
                 self.decoder.push(&scratch[..read]);
-                Ok(())
+                Ok(read)
             }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(_) => Err(Gone::Closed),
+        }
+    }
+
+    /// The first message, if all of it has come: it is read whole, for the one who sent it may be
+    /// gone, and nothing that came later may be heard before it.
+    pub fn first_frame(&mut self, scratch: &mut [u8]) -> Result<Option<Frame>, Gone> {
+        loop {
+            let filled = self.fill(scratch);
+            match (self.next_frame()?, filled) {
+                (Some(frame), _) => return Ok(Some(frame)),
+                (None, Ok(0)) => return Ok(None),
+                (None, Ok(_)) => {}
+                (None, Err(gone)) => return Err(gone),
+            }
         }
     }
 

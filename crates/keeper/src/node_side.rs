@@ -42,10 +42,7 @@ impl Keeper {
 
     pub(crate) fn hear_callers(&mut self) {
         for mut caller in std::mem::take(&mut self.callers) {
-            if caller.fill(&mut self.scratch).is_err() {
-                continue;
-            }
-            match caller.next_frame() {
+            match caller.first_frame(&mut self.scratch) {
                 Ok(None) => self.callers.push(caller),
                 Ok(Some(frame)) => match serde_json::from_slice(&frame.header) {
                     Ok(ToKeeper::Attach { epoch, after, launch, .. }) => {
@@ -62,6 +59,10 @@ impl Keeper {
     fn claim(&mut self, mut caller: Connection, claim: Claim) {
         if claim.launch.is_some() && self.launch.is_some() {
             return self.refuse(caller, RefuseReason::BadAttach);
+        }
+        if claim.launch.is_none() && self.launch.is_none() {
+            self.refuse(caller, RefuseReason::NotLaunched);
+            return self.clear(Then::Exit);
         }
         if let Err(reason) = self.link.attach(claim.epoch, claim.after) {
             return self.refuse(caller, reason);

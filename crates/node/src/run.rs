@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::future::join_all;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -20,7 +21,8 @@ use crate::config::{Config, Reach};
 use crate::context::Context;
 use crate::http::{self, Listener, TcpGate};
 use crate::instance::{Claim, ClaimError};
-use crate::session::{Request, start};
+use crate::session::Request;
+use crate::session::take_over::take_over;
 use crate::workers::Workers;
 use crate::{egress, environments, keepers};
 
@@ -71,7 +73,7 @@ pub async fn run(config: Config, doors: Router, ready: impl FnOnce()) -> Result<
     let workers = Workers::prepare(&config.state_dir).map_err(failed("lay out the workers"))?;
     let context = Arc::new(Context::new(config, tcp, journal, epoch, workers));
     tokio::spawn(keepers::reap(context.clone(), retry_cgroups));
-    take_over_all(&context);
+    take_over_all(&context).await;
     context.cgroups.sweep(|id| SessionId::parse(id).is_ok_and(|id| context.knows(&id)));
     tokio::spawn(environments::tend(context.clone()));
     tokio::spawn(egress::serve(passing, descriptors, context.clone()));
@@ -106,7 +108,7 @@ async fn open_tcp_door(
     Ok(Some(address))
 }
 
-fn take_over_all(context: &Arc<Context>) {
+async fn take_over_all(context: &Arc<Context>) {
     let live = match context.journal.live_sessions() {
         Ok(live) => live,
         Err(error) => {
@@ -114,11 +116,13 @@ fn take_over_all(context: &Arc<Context>) {
             return;
         }
     };
-    for id in live {
-        if let Err(error) = start::take_over(context, &id) {
+    // All at once: a keeper may have to be waited for.
+    let taken = live.iter().map(|id| async move {
+        if let Err(error) = take_over(context, id).await {
             tracing::error!(session = %id, error, "a session cannot be taken over");
         }
-    }
+    });
+    join_all(taken).await;
 }
 
 /// Waits for the reason to stop, and says what becomes of the sessions.

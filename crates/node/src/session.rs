@@ -14,6 +14,7 @@ mod receipts;
 mod recovery;
 mod requests;
 pub(crate) mod start;
+pub(crate) mod take_over;
 pub(crate) mod turns;
 pub(crate) mod view;
 

@@ -148,6 +148,8 @@ pub enum RefuseReason {
     StaleEpoch,
     /// The first message was not an attach, or a second launch came.
     BadAttach,
+    /// It was never told what it keeps, and this attach does not say so either. The keeper ends.
+    NotLaunched,
 }
 
 /// How the keeper holds its process tree.

@@ -28,9 +28,9 @@ const UNLIMITED: Limits =
 
 /// A worker that waits. It ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Waiting(Option<Claimed>);
+pub(super) struct Waiting(Claimed);
 
-/// A worker for a session.
+/// A worker for a session. It ends when this is dropped, unless it is [`Self::used`].
 #[derive(Debug)]
 pub(crate) struct Claimed {
     /// Where its keeper listens.
@@ -42,6 +42,7 @@ pub(crate) struct Claimed {
     groups: Arc<SessionCgroups>,
     /// The keeper ends when this closes before a node has attached.
     line: UnixStream,
+    used: bool,
 }
 
 /// Why no worker waits.
@@ -78,7 +79,7 @@ impl Waiting {
             Err(error) => Err(error),
         };
         match made {
-            Ok(claimed) => Ok(Self(Some(claimed))),
+            Ok(claimed) => Ok(Self(claimed)),
             Err(error) => {
                 context.starting.end(&id);
                 Err(error)
@@ -87,31 +88,29 @@ impl Waiting {
     }
 
     /// The worker, for good; none if it has ended meanwhile.
-    pub fn claim(mut self) -> Option<Claimed> {
-        if self.is_alive() { self.0.take() } else { None }
+    pub fn claim(self) -> Option<Claimed> {
+        self.is_alive().then_some(self.0)
     }
 
     /// A keeper says nothing while its worker waits; what can be read is its end.
     pub fn is_alive(&self) -> bool {
         let mut byte = [0; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        self.0.as_ref().is_some_and(|claimed| {
-            matches!(
-                rustix::net::recv(&claimed.line, &mut byte[..], flags),
-                Err(rustix::io::Errno::AGAIN)
-            )
-        })
+        matches!(
+            rustix::net::recv(&self.0.line, &mut byte[..], flags),
+            Err(rustix::io::Errno::AGAIN)
+        )
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Claimed {
     fn drop(&mut self) {
-        if let Some(Claimed { socket, cgroups, id, starting, groups, .. }) = self.0.take() {
+        if !self.used {
             // Its worker ends with it. It would go by itself when its line closes, unless somebody
             // has stopped it.
-            starting.end(&id);
-            keepers::remove_socket(&socket);
-            groups.remove(&cgroups);
+            self.starting.end(&self.id);
+            keepers::remove_socket(&self.socket);
+            self.groups.remove(&self.cgroups);
         }
     }
 }
@@ -126,9 +125,9 @@ impl Claimed {
         Ok(())
     }
 
-    /// Not used after all: it ends.
-    pub fn put_away(self) {
-        drop(Waiting(Some(self)));
+    /// The keeper has a node now, and needs the line that it waited on no more.
+    pub fn used(mut self) {
+        self.used = true;
     }
 }
 
@@ -151,14 +150,8 @@ fn begin(
     frame::encode(&mut bytes, &ToKeeper::Prepare(Box::new(prepare)), &[]);
     let told = line.write_all(&bytes).and_then(|()| line.set_nonblocking(true));
     let (id, starting) = (id.clone(), context.starting.clone());
-    let claimed = Claimed { socket, cgroups, id, starting, groups, line };
-    match told {
-        Ok(()) => Ok(claimed),
-        Err(error) => {
-            claimed.put_away();
-            Err(PoolError::Reach(error))
-        }
-    }
+    let claimed = Claimed { socket, cgroups, id, starting, groups, line, used: false };
+    told.map(|()| claimed).map_err(PoolError::Reach)
 }
 
 async fn hear_prepared(claimed: Claimed) -> Result<Claimed, PoolError> {
@@ -168,13 +161,7 @@ async fn hear_prepared(claimed: Claimed) -> Result<Claimed, PoolError> {
             .unwrap_or(Err(PoolError::TooSlow)),
         Err(error) => Err(PoolError::Reach(error)),
     };
-    match heard {
-        Ok(()) => Ok(claimed),
-        Err(error) => {
-            claimed.put_away();
-            Err(error)
-        }
-    }
+    heard.map(|()| claimed)
 }
 
 async fn read_prepared(mut line: tokio::net::UnixStream) -> Result<(), PoolError> {

@@ -53,7 +53,9 @@ impl Actor {
                 tracing::warn!(session = %self.id, %epoch, ?reason, "the keeper refused this node");
                 match reason {
                     RefuseReason::StaleEpoch => return Some(Leave::Released(None)),
-                    RefuseReason::BadAttach => self.lose_keeper("it refused the attach"),
+                    RefuseReason::BadAttach | RefuseReason::NotLaunched => {
+                        self.lose_keeper("it refused the attach");
+                    }
                 }
             }
             FromKeeper::Seen { command } => self.link.half.seen(command),

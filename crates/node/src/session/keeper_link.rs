@@ -168,6 +168,11 @@ impl KeeperLink {
         self.half.acknowledge(&mut self.outgoing);
     }
 
+    /// Waits until everything is written.
+    pub async fn flushed(&mut self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_flush(cx)).await
+    }
+
     /// Writes as much as there is room for.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.written < self.outgoing.len() {

@@ -1,23 +1,17 @@
-//! How a session's owner comes to be: for a new session, and for one that an earlier node left to
-//! its keeper.
+//! How a session's owner comes to be for a new session.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
-use windlass_journal::{
-    AppendError, CreateError, Facts, NewSession, OpenTurn, Recovered, SessionLog,
-};
+use windlass_journal::{AppendError, CreateError, Facts, NewSession, SessionLog};
+use windlass_lifecycle::Session as Machine;
 use windlass_lifecycle::link::NodeHalf;
-use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, WorkerFact};
-use windlass_lifecycle::{Event, Session as Machine};
 use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{HostRules, Limits, Network, Policy};
-use windlass_protocol::{ErrorCode, Owner, SessionId, TurnNo};
+use windlass_protocol::{ErrorCode, Owner, SessionId};
 use windlass_sandbox::{Plan, Shape};
 
 use super::actor::{Actor, Timers};
@@ -26,8 +20,7 @@ use super::confine::{Confined, confine};
 use super::disk::Owed;
 use super::keeper_link::KeeperLink;
 use super::limits::{self, LimitsHeard};
-use super::turns::{Turn, Turns};
-use super::view::Ends;
+use super::turns::Turns;
 use super::{Handle, INBOX_MAX, Request};
 use crate::clock::now_ms;
 use crate::context::Context;
@@ -38,15 +31,18 @@ use crate::keepers;
 use crate::tools::Caller;
 use crate::workers::{self, Recipe};
 
+/// How long a keeper may take to read what it keeps, where that does not fit into its socket.
+const LAUNCH_WAIT: Duration = Duration::from_secs(5);
+
 /// What the journal keeps of a session's making, to go on with it after a restart.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-struct Spec {
-    interrupt_grace_ms: u64,
+pub(super) struct Spec {
+    pub interrupt_grace_ms: u64,
     /// Absent in what a node wrote that knew of none.
     #[serde(default)]
     policy: Option<Policy>,
     #[serde(default)]
-    cgroups: Vec<PathBuf>,
+    pub cgroups: Vec<PathBuf>,
     /// The session's temporary files, where it has no private `/tmp`.
     #[serde(default)]
     tmp: Option<PathBuf>,
@@ -56,7 +52,7 @@ struct Spec {
 
 impl Spec {
     /// Of a session whose own cannot be read.
-    fn plain(interrupt_grace: Duration) -> Self {
+    pub(super) fn plain(interrupt_grace: Duration) -> Self {
         let interrupt_grace_ms = millis(interrupt_grace);
         Self { interrupt_grace_ms, policy: None, cgroups: Vec::new(), tmp: None, owner: None }
     }
@@ -138,10 +134,17 @@ async fn make(
             .map_err(|error| internal(&error.to_string()))??
     };
     let half = NodeHalf::new(context.epoch, prepared.log.facts().last_link);
-    let link = KeeperLink::open(prepared.socket, half, Some(prepared.launch))
-        .map_err(|error| internal(&format!("the keeper cannot be reached: {error}")))?;
-    // The keeper has a node now, and needs the line that it waited on no more.
-    drop(prepared.claimed);
+    let unreached = |error| internal(&format!("the keeper cannot be reached: {error}"));
+    let mut link =
+        KeeperLink::open(prepared.socket, half, Some(prepared.launch)).map_err(unreached)?;
+    // Whoever hears that the session is there finds it there, also if this node dies now. A keeper
+    // that does not read is its owner's to deal with.
+    if let Ok(told) = tokio::time::timeout(LAUNCH_WAIT, link.flushed()).await {
+        told.map_err(unreached)?;
+    }
+    if let Some(claimed) = prepared.claimed {
+        claimed.used();
+    }
     let machine = Machine::default();
     let spec = prepared.spec;
     let (mut actor, handle) = assemble(context, id, machine, prepared.log, link, spec);
@@ -245,7 +248,6 @@ fn claim(
         Ok(()) => Some(claimed),
         Err(error) => {
             tracing::warn!(session = %id, %error, "a worker that waited is not used");
-            claimed.put_away();
             None
         }
     }
@@ -256,35 +258,7 @@ fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {
     asked.resolve().map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))
 }
 
-/// Takes over a session of an earlier node. A keeper that is gone makes it end, with its receipt.
-pub(crate) fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<(), String> {
-    let (log, recovered) =
-        context.journal.open_session(id).map_err(|error| format!("journal: {error}"))?;
-    let half = NodeHalf::new(context.epoch, log.facts().last_link);
-    let spec: Spec = serde_json::from_value(log.facts().created.spec.clone())
-        .unwrap_or_else(|_| Spec::plain(context.config.interrupt_grace));
-    let machine = Machine::recover(life_facts(log.facts()));
-    context.cgroups.keep(&spec.cgroups);
-    let socket = keepers::socket_path(&context.config, id);
-    match KeeperLink::open(socket.clone(), half, None) {
-        Ok(link) => {
-            let (mut actor, handle) = assemble(context, id.clone(), machine, log, link, spec);
-            actor.reload(recovered);
-            actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
-            context.admit(handle);
-            tokio::spawn(actor.run());
-        }
-        Err(error) => {
-            tracing::warn!(session = %id, %error, "the keeper is gone");
-            keepers::remove_socket(&socket);
-            context.cgroups.remove(&spec.cgroups);
-            end_without_keeper(log, machine, id)?;
-        }
-    }
-    Ok(())
-}
-
-fn assemble(
+pub(super) fn assemble(
     context: &Arc<Context>,
     id: SessionId,
     machine: Machine,
@@ -372,61 +346,6 @@ pub(crate) fn info(facts: &Facts, state: SessionState) -> api::Session {
         messages_dropped: facts.messages_dropped,
         ended: facts.ended.clone(),
     }
-}
-
-impl Actor {
-    /// The open turns of an earlier node, their timers included.
-    fn reload(&mut self, recovered: Recovered) {
-        let running = self.machine.current();
-        let code: HashMap<TurnNo, Bytes> = recovered.code.into_iter().collect();
-        for open in self.log.facts().open_turns.clone() {
-            if Some(open.number) == running {
-                self.rearm(&open);
-            }
-            let code = code.get(&open.number).cloned().unwrap_or_default();
-            let mut turn = Turn::new(open.id, open.number, code, open.deadline_ms);
-            turn.output_from = open.output_from;
-            turn.output = Ends::elsewhere(open.output_bytes);
-            turn.displays = open.displays;
-            turn.stdin_wait = open.stdin_wait;
-            turn.disk_full = open.disk_full;
-            self.turns.insert(turn);
-        }
-    }
-
-    fn rearm(&mut self, open: &OpenTurn) {
-        let now = Instant::now();
-        if open.interrupt.is_some() {
-            let grace = Duration::from_millis(self.interrupt_grace_ms);
-            self.timers.grace = Some((open.number, now + grace));
-        } else if let Some(deadline_ms) = open.deadline_ms {
-            let passed = now_ms().saturating_sub(open.accepted_at_ms);
-            let left = Duration::from_millis(deadline_ms.saturating_sub(passed));
-            self.timers.deadline = Some((open.number, now + left));
-        }
-    }
-}
-
-fn life_facts(facts: &Facts) -> LifeFacts {
-    let first = match facts.open_turns.first() {
-        Some(OpenTurn { interrupt: Some(cause), .. }) => FirstTurn::Interrupting(*cause),
-        Some(OpenTurn { stdin_wait: Some(_), .. }) => FirstTurn::AwaitingInput,
-        Some(_) | None => FirstTurn::Running,
-    };
-    let worker = match (facts.worker.is_none(), facts.worker_pid) {
-        (true, _) => WorkerFact::Starting,
-        (false, Some(_)) => WorkerFact::Up,
-        (false, None) => WorkerFact::Gone,
-    };
-    let open = facts.open_turns.iter().map(|turn| turn.number).collect();
-    LifeFacts { open, first, worker, restarts: facts.restarts }
-}
-
-/// Writes the end of a session whose keeper is gone: its open turns are lost, and so is it.
-fn end_without_keeper(mut log: SessionLog, machine: Machine, id: &SessionId) -> Result<(), String> {
-    let (_, effects) = machine.step(Event::KeeperLost(KeeperLoss::Died));
-    let records = super::recovery::records_of_loss(id, &effects);
-    log.append(records).map(|_| ()).map_err(|error| format!("journal: {error}"))
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -90,12 +90,17 @@ async fn start(client: &Client, create: &CreateSession) -> SessionId {
     client.create_session(create).await.unwrap().session.id
 }
 
-/// Every name below a directory, in order.
+/// Every name below a directory, in order. What goes away meanwhile is not in it.
 fn everything(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut open = vec![root.to_owned()];
     while let Some(directory) = open.pop() {
-        for entry in std::fs::read_dir(directory).unwrap() {
+        let entries = match std::fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound && directory != root => continue,
+            Err(error) => panic!("{}: {error}", directory.display()),
+        };
+        for entry in entries {
             let entry = entry.unwrap();
             found.push(entry.path().strip_prefix(root).unwrap().display().to_string());
             if entry.file_type().unwrap().is_dir() {

@@ -1,0 +1,151 @@
+//! How a session's owner comes to be for a session that an earlier node left to its keeper.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use windlass_journal::{Facts, OpenTurn, Recovered, SessionLog};
+use windlass_lifecycle::link::NodeHalf;
+use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, WorkerFact};
+use windlass_lifecycle::{Event, Session as Machine};
+use windlass_protocol::link::FromKeeper;
+use windlass_protocol::{LinkSeq, SessionId, TurnNo};
+
+use super::actor::Actor;
+use super::keeper_link::{Filled, KeeperLink};
+use super::start::{Spec, assemble};
+use super::turns::Turn;
+use super::view::Ends;
+use crate::clock::now_ms;
+use crate::context::Context;
+use crate::keepers;
+
+/// How long a keeper that may have no session yet is waited for before it is taken for one that has.
+const BEGUN_WAIT: Duration = Duration::from_secs(2);
+
+/// Takes over a session of an earlier node. A keeper that is gone makes it end, with its receipt,
+/// unless it had not begun: then it never was, and may be asked for again.
+pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<(), String> {
+    let (log, recovered) =
+        context.journal.open_session(id).map_err(|error| format!("journal: {error}"))?;
+    let half = || NodeHalf::new(context.epoch, log.facts().last_link);
+    let socket = keepers::socket_path(&context.config, id);
+    if is_untouched(log.facts()) && !has_begun(&socket, half()).await {
+        drop(log);
+        return unmake(context, id, &socket);
+    }
+    let spec: Spec = serde_json::from_value(log.facts().created.spec.clone())
+        .unwrap_or_else(|_| Spec::plain(context.config.interrupt_grace));
+    let machine = Machine::recover(life_facts(log.facts()));
+    context.cgroups.keep(&spec.cgroups);
+    match KeeperLink::open(socket.clone(), half(), None) {
+        Ok(link) => {
+            let (mut actor, handle) = assemble(context, id.clone(), machine, log, link, spec);
+            actor.reload(recovered);
+            actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
+            context.admit(handle);
+            tokio::spawn(actor.run());
+        }
+        Err(error) => {
+            tracing::warn!(session = %id, %error, "the keeper is gone");
+            keepers::remove_socket(&socket);
+            context.cgroups.remove(&spec.cgroups);
+            end_without_keeper(log, machine, id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether nothing is known of a session but that somebody asked for it.
+fn is_untouched(facts: &Facts) -> bool {
+    facts.last_link == LinkSeq(0) && facts.last_turn == TurnNo(0)
+}
+
+/// Whether a session's keeper was ever told what it keeps. A node says so before anybody hears that
+/// the session is there; one that dies earlier leaves a keeper that refuses us and goes, or none.
+async fn has_begun(socket: &Path, half: NodeHalf) -> bool {
+    let Ok(mut link) = KeeperLink::open(socket.to_owned(), half, None) else { return false };
+    let answer = async {
+        loop {
+            if let Some((message, _)) = link.next_message().ok()? {
+                return Some(message);
+            }
+            if link.fill().await == Filled::Closed {
+                return None;
+            }
+        }
+    };
+    // The connection is dropped: the keeper's owner makes one of its own.
+    match tokio::time::timeout(BEGUN_WAIT, answer).await {
+        Ok(answer) => matches!(answer, Some(FromKeeper::Attached(_))),
+        Err(_) => true,
+    }
+}
+
+/// Clears away what was made of a session that has not begun.
+fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String> {
+    tracing::info!(session = %id, "it had not begun when its node died: it is not made");
+    keepers::remove_socket(socket);
+    context.cgroups.remove_of(id);
+    let _ = std::fs::remove_dir_all(context.config.tmp_of(id));
+    // Only an empty one goes.
+    let _ = std::fs::remove_dir(context.config.workspace_of(id));
+    context.journal.remove(id).map_err(|error| format!("journal: {error}"))
+}
+
+impl Actor {
+    /// The open turns of an earlier node, their timers included.
+    fn reload(&mut self, recovered: Recovered) {
+        let running = self.machine.current();
+        let code: HashMap<TurnNo, Bytes> = recovered.code.into_iter().collect();
+        for open in self.log.facts().open_turns.clone() {
+            if Some(open.number) == running {
+                self.rearm(&open);
+            }
+            let code = code.get(&open.number).cloned().unwrap_or_default();
+            let mut turn = Turn::new(open.id, open.number, code, open.deadline_ms);
+            turn.output_from = open.output_from;
+            turn.output = Ends::elsewhere(open.output_bytes);
+            turn.displays = open.displays;
+            turn.stdin_wait = open.stdin_wait;
+            turn.disk_full = open.disk_full;
+            self.turns.insert(turn);
+        }
+    }
+
+    fn rearm(&mut self, open: &OpenTurn) {
+        let now = Instant::now();
+        if open.interrupt.is_some() {
+            let grace = Duration::from_millis(self.interrupt_grace_ms);
+            self.timers.grace = Some((open.number, now + grace));
+        } else if let Some(deadline_ms) = open.deadline_ms {
+            let passed = now_ms().saturating_sub(open.accepted_at_ms);
+            let left = Duration::from_millis(deadline_ms.saturating_sub(passed));
+            self.timers.deadline = Some((open.number, now + left));
+        }
+    }
+}
+
+fn life_facts(facts: &Facts) -> LifeFacts {
+    let first = match facts.open_turns.first() {
+        Some(OpenTurn { interrupt: Some(cause), .. }) => FirstTurn::Interrupting(*cause),
+        Some(OpenTurn { stdin_wait: Some(_), .. }) => FirstTurn::AwaitingInput,
+        Some(_) | None => FirstTurn::Running,
+    };
+    let worker = match (facts.worker.is_none(), facts.worker_pid) {
+        (true, _) => WorkerFact::Starting,
+        (false, Some(_)) => WorkerFact::Up,
+        (false, None) => WorkerFact::Gone,
+    };
+    let open = facts.open_turns.iter().map(|turn| turn.number).collect();
+    LifeFacts { open, first, worker, restarts: facts.restarts }
+}
+
+/// Writes the end of a session whose keeper is gone: its open turns are lost, and so is it.
+fn end_without_keeper(mut log: SessionLog, machine: Machine, id: &SessionId) -> Result<(), String> {
+    let (_, effects) = machine.step(Event::KeeperLost(KeeperLoss::Died));
+    let records = super::recovery::records_of_loss(id, &effects);
+    log.append(records).map(|_| ()).map_err(|error| format!("journal: {error}"))
+}
