@@ -14,6 +14,12 @@ use crate::watch::Processes;
 /// can have started others; one that keeps ahead of so many is not let through.
 const ROUNDS_MAX: usize = 8;
 
+/// Where a process's flags are in its `stat`, counted from behind its name.
+const STAT_FLAGS: usize = 6;
+
+/// Set by the kernel when a process begins to end.
+const PF_EXITING: u64 = 0x4;
+
 impl Keeper {
     /// Looks whether the processes that move the worker have ended, and lets a worker that is ready
     /// begin.
@@ -62,7 +68,7 @@ fn gather(groups: &[PathBuf]) -> bool {
     false
 }
 
-/// Whether a process is in all of the groups, which have one name; one that has ended counts as in.
+/// Whether a process is in all of the groups, which have one name; one that ends counts as in.
 fn is_in(pid: u32, groups: &[PathBuf]) -> bool {
     let name = groups.first().and_then(|group| group.file_name()?.to_str());
     let (Some(name), Ok(said)) = (name, std::fs::read_to_string(format!("/proc/{pid}/cgroup")))
@@ -70,6 +76,28 @@ fn is_in(pid: u32, groups: &[PathBuf]) -> bool {
         return true;
     };
     said.lines().filter(|line| line.ends_with(name)).count() >= groups.len()
-        || std::fs::read_to_string(format!("/proc/{pid}/stat"))
-            .is_ok_and(|stat| stat.contains(") Z "))
+        || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_ending(&stat))
+}
+
+/// Whether a process is on its way out, when the kernel moves it nowhere any more. It may be so for
+/// a while: the first process of a pid namespace waits for all others of it.
+fn is_ending(stat: &str) -> bool {
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let flags = after_name.split_ascii_whitespace().nth(STAT_FLAGS);
+    flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_ending_by_its_flags() {
+        let stat = |flags: u64| format!("7 (a) R 1 (b)) S 1 7 7 0 -1 {flags} 0 0 0");
+        assert!(is_ending(&stat(0x0040_0000 | PF_EXITING)));
+        assert!(!is_ending(&stat(0x0040_0100)));
+        assert!(!is_ending(""));
+        let own = std::fs::read_to_string("/proc/self/stat").unwrap();
+        assert!(!is_ending(&own), "{own}");
+    }
 }

@@ -5,14 +5,21 @@
 //! after a connection to it was refused.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, test_kill_process};
 
 use crate::config::Config;
+
+/// A program that a node was just starting when it was killed has the node's lock until it runs: how
+/// long it is waited for, and how often it is looked.
+const LEFT_WAIT: Duration = Duration::from_secs(2);
+const LEFT_ROUND: Duration = Duration::from_millis(5);
 
 /// Why this node cannot be the one.
 #[derive(Debug, thiserror::Error)]
@@ -86,15 +93,31 @@ fn lock(path: &Path) -> Result<File, ClaimError> {
         .mode(0o600)
         .open(path)
         .map_err(|cause| failed("open", cause))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(ClaimError::Locked(path.to_owned())),
-        Err(errno) => return Err(failed("lock", errno.into())),
+    let began = Instant::now();
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK)
+                if began.elapsed() < LEFT_WAIT && holder_is_gone(&mut file) =>
+            {
+                std::thread::sleep(LEFT_ROUND);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(ClaimError::Locked(path.to_owned())),
+            Err(errno) => return Err(failed("lock", errno.into())),
+        }
     }
     // For people who look; the lock itself is what counts.
-    file.set_len(0).map_err(|cause| failed("write", cause))?;
+    file.rewind().and_then(|()| file.set_len(0)).map_err(|cause| failed("write", cause))?;
     writeln!(file, "{}", std::process::id()).map_err(|cause| failed("write", cause))?;
     Ok(file)
+}
+
+/// Whether the one who wrote itself down as the holder has ended.
+fn holder_is_gone(file: &mut File) -> bool {
+    let mut said = String::new();
+    let read = file.rewind().and_then(|()| file.read_to_string(&mut said));
+    let holder = read.ok().and_then(|_| Pid::from_raw(said.trim().parse().ok()?));
+    holder.is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
 
 fn listen(path: &Path) -> Result<UnixListener, ClaimError> {
