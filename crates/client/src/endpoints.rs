@@ -4,9 +4,10 @@
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use windlass_protocol::api::{
-    CloseQuery, CreateSession, Created, EgressLog, Events, EventsQuery, NodeStatus, OutputQuery,
-    SearchQuery, SearchResult, ServerList, ServersQuery, Session, SessionList, SessionTools,
-    StopNode, StopSessions, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState,
+    CloseQuery, CreateSession, Created, EgressLog, Events, EventsQuery, ForkSession, ForkedSession,
+    NodeStatus, OutputQuery, SearchQuery, SearchResult, ServerList, ServersQuery, Session,
+    SessionList, SessionTools, StopNode, StopSessions, SubmitTurn, Turn, TurnInput, TurnQuery,
+    TurnState,
 };
 use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
 use windlass_protocol::{Seq, SessionId, TurnId};
@@ -18,6 +19,9 @@ use crate::query::Path;
 
 /// How long one request of [`Client::run_turn`] waits when the caller names no other time.
 const POLL_WAIT_MS: u64 = 30_000;
+
+/// How long a fork may take: a large workspace is copied first.
+const FORK_WAIT_MS: u64 = 120_000;
 
 /// Random bytes in a made turn id: 2^96 never meet.
 const TURN_ID_BYTES: usize = 12;
@@ -109,6 +113,16 @@ impl Client {
         let wait_ms = (query.wait_ms > 0).then_some(query.wait_ms);
         let path = Path::new(&["environments"]).number("wait_ms", wait_ms);
         self.json(Call::get(path.done()).waiting(query.wait_ms)).await
+    }
+
+    /// Makes a twin of an idle session. Never sent twice: the node would make two.
+    pub async fn fork_session(
+        &self,
+        session: &SessionId,
+        fork: &ForkSession,
+    ) -> Result<ForkedSession, ClientError> {
+        let path = Path::new(&["sessions", session.as_str(), "fork"]).done();
+        self.json(Call::post_json(path, Repeat::IfNotSent, fork).waiting(FORK_WAIT_MS)).await
     }
 
     /// Starts a fresh worker in the session.

@@ -48,6 +48,12 @@ impl LeanStream {
         self.socket.readable().await
     }
 
+    /// The process at the other end, as the kernel knows it: who connected, or who listens.
+    pub fn peer_pid(&self) -> Option<u32> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.socket).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    }
+
     /// Writes what there is room for now, without waiting.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::io::write(&self.socket, bytes)?)

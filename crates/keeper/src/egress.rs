@@ -32,6 +32,11 @@ impl Egress {
         Ok(Self { listener, node, session })
     }
 
+    /// Its connections are another session's from now on.
+    pub fn speak_for(&mut self, session: SessionId) {
+        self.session = session;
+    }
+
     /// Passes on what waits, a bounded number. A connection that no node takes is closed: whoever
     /// opened it may try again.
     pub fn pass_on(&self) {

@@ -37,7 +37,11 @@ impl Keeper {
         }
         let ready = worker.said_ready.take();
         let groups = self.launch.as_ref().map(|launch| launch.cgroups.clone()).unwrap_or_default();
-        let whole = moved && gather(&groups);
+        let below = || match self.own.part() {
+            None => Processes::below_this().numbers().collect(),
+            Some(part) => part.below_root(),
+        };
+        let whole = moved && gather(&groups, below);
         if !whole && matches!(self.stage, Stage::Starting { .. }) {
             let note = b"windlass: the worker could not be moved into its cgroups\n";
             let output = EventKind::Output { stream: Stream::Stderr, background: true };
@@ -50,11 +54,10 @@ impl Keeper {
     }
 }
 
-/// Moves whatever was started below this process before its parent was in; whether all are in.
-fn gather(groups: &[PathBuf]) -> bool {
+/// Moves whatever was started before its parent was in; whether all are in.
+fn gather(groups: &[PathBuf], below: impl Fn() -> Vec<u32>) -> bool {
     for _ in 0..ROUNDS_MAX {
-        let outside: Vec<u32> =
-            Processes::below_this().numbers().filter(|pid| !is_in(*pid, groups)).collect();
+        let outside: Vec<u32> = below().into_iter().filter(|pid| !is_in(*pid, groups)).collect();
         if outside.is_empty() {
             return true;
         }

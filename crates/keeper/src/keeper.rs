@@ -1,12 +1,12 @@
 //! The poll loop and the life of the worker process: starting, ending, starting afresh, and the
 //! keeper's own end. What the node says is handled in `node_side`, what the worker says in `turn`.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_lifecycle::link::KeeperHalf;
+use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::EventKind;
 use windlass_protocol::link::Launch;
 use windlass_protocol::worker::ToWorker;
@@ -15,6 +15,10 @@ use windlass_sandbox::{Held, memory, reap_all};
 
 use crate::connection::Connection;
 use crate::egress::Egress;
+use crate::family::Family;
+use crate::fork::Forking;
+use crate::own::Own;
+use crate::rounds::Ready;
 use crate::signals::Signals;
 use crate::starting::{self, Fresh, InWaiting};
 use crate::turn::Running;
@@ -29,9 +33,10 @@ const FIRST_NODE_GRACE: Duration = Duration::from_secs(30);
 
 /// One session's keeper.
 pub(crate) struct Keeper {
-    pub(crate) listener: OwnedFd,
+    /// None once the session is over and only its twins are held.
+    pub(crate) listener: Option<OwnedFd>,
     pub(crate) held: Held,
-    signals: Signals,
+    pub(crate) signals: Signals,
     pub(crate) link: KeeperHalf,
     /// The node that is heard.
     pub(crate) node: Option<Connection>,
@@ -46,7 +51,13 @@ pub(crate) struct Keeper {
     pub(crate) running: Running,
     pub(crate) watch: Watch,
     /// The way out of the sandbox, where the policy has one.
-    egress: Option<Egress>,
+    pub(crate) egress: Option<Egress>,
+    /// How the worker was confined.
+    pub(crate) confinement: Option<Confinement>,
+    pub(crate) own: Own,
+    pub(crate) family: Family,
+    /// A process of this session that was killed, where no signal tells of its end.
+    pub(crate) waited: Option<OwnedFd>,
     pub(crate) last_turn: TurnNo,
     pub(crate) restarts: u32,
     pub(crate) scratch: Vec<u8>,
@@ -94,7 +105,7 @@ enum Step {
 impl Keeper {
     pub fn new(listener: OwnedFd, held: Held, signals: Signals) -> Self {
         Self {
-            listener,
+            listener: Some(listener),
             held,
             signals,
             link: KeeperHalf::default(),
@@ -107,6 +118,10 @@ impl Keeper {
             running: Running::default(),
             watch: Watch::default(),
             egress: None,
+            confinement: None,
+            own: Own::Everything,
+            family: Family::default(),
+            waited: None,
             last_turn: TurnNo(0),
             restarts: 0,
             scratch: vec![0; SCRATCH_BYTES],
@@ -141,6 +156,8 @@ impl Keeper {
         if ready.signals {
             let heard = self.signals.hear();
             if heard.stop {
+                self.family.stopped = true;
+                self.family.end_all();
                 self.clear(Then::Exit);
             }
             if heard.child {
@@ -162,11 +179,10 @@ impl Keeper {
         if ready.pipes {
             self.hear_pipes();
         }
-        if ready.egress
-            && let Some(egress) = &self.egress
-        {
-            egress.pass_on();
+        if ready.egress {
+            self.egress.iter().chain(&self.family.egress).for_each(Egress::pass_on);
         }
+        self.hear_family(ready);
         if ready.worker_room
             && let Some(worker) = self.worker()
         {
@@ -174,7 +190,15 @@ impl Keeper {
         }
         self.pass_deadlines();
         match self.stage {
-            Stage::Clearing { then: Then::Exit, .. } if self.cleared() => Step::Exit,
+            Stage::Clearing { then: Then::Exit, .. } if self.cleared() => {
+                // Nobody is left behind by a keeper that was told to stop: they end with it.
+                if self.family.stopped || self.family.is_empty() {
+                    return Step::Exit;
+                }
+                self.retire();
+                Step::GoOn
+            }
+            _ if self.may_leave() => Step::Exit,
             _ => Step::GoOn,
         }
     }
@@ -195,16 +219,21 @@ impl Keeper {
     }
 
     pub(crate) fn start_worker(&mut self) {
+        self.leave_egress();
         let Some(launch) = &self.launch else { return };
         let (hold, waiting) = (self.held.hold(), self.waiting.take());
-        match self.held.around(|| starting::start(launch, hold, waiting)) {
+        let room = self.family.room.as_deref();
+        match self.held.around(|| starting::start(launch, room, hold, waiting)) {
             Ok(Fresh { worker, confinement, listener }) => {
                 let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
                 let way_out = listener.zip(launch.egress.clone());
                 self.egress = way_out.and_then(|(listener, node)| {
                     Egress::new(listener, node, launch.session.clone()).ok()
                 });
+                let (pid, init) = (worker.pid, worker.init);
                 self.stage = Stage::Starting { worker, until };
+                self.claim_own(pid, init);
+                self.confinement = Some(confinement.clone());
                 self.tell(None, EventKind::Confined(confinement), Bytes::new());
             }
             Err(error) => {
@@ -242,7 +271,7 @@ impl Keeper {
         let stage = std::mem::replace(&mut self.stage, Stage::Down);
         match stage {
             // One that is not up has nothing to finish.
-            Stage::Up { mut worker } if !grace.is_zero() => {
+            Stage::Up { mut worker } if !grace.is_zero() && self.family.forking.is_none() => {
                 let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
                 worker.send(ToWorker::Shutdown { grace_ms }, &Bytes::new());
                 self.stage = Stage::Finishing { worker, until: Instant::now() + grace };
@@ -261,7 +290,8 @@ impl Keeper {
             Stage::Clearing { then: Then::Exit, .. } | Stage::Finishing { .. } => Then::Exit,
             _ => then,
         };
-        self.held.kill_all();
+        self.drop_fork("its worker was ended");
+        self.kill_own();
         self.stage = match std::mem::replace(&mut self.stage, Stage::Down) {
             Stage::Starting { worker, .. }
             | Stage::Up { worker }
@@ -273,21 +303,23 @@ impl Keeper {
     }
 
     fn cleared(&self) -> bool {
-        matches!(self.stage, Stage::Clearing { worker: None, .. }) && reap_all().none_left
+        matches!(self.stage, Stage::Clearing { worker: None, .. })
+            && self.none_left(reap_all().none_left)
     }
 
-    fn reap(&mut self) {
+    pub(crate) fn reap(&mut self) {
         let reaped = reap_all();
         self.note_joined(&reaped.ended);
         self.note_waiting(&reaped.ended);
+        self.note_twins(&reaped.ended);
         let pid = self.worker().map(|worker| worker.pid);
         if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
             self.worker_ended(how.clone());
         }
         if let Stage::Clearing { then, worker: None } = self.stage {
-            if !reaped.none_left {
+            if !self.none_left(reaped.none_left) {
                 // Orphans have come to us since: they go too.
-                self.held.kill_all();
+                self.kill_own();
             } else if then == Then::StartAfresh {
                 self.start_worker();
             } else if then == Then::StayDown {
@@ -297,7 +329,8 @@ impl Keeper {
     }
 
     /// The worker process is reaped: what it had said and printed comes first.
-    fn worker_ended(&mut self, how: String) {
+    pub(crate) fn worker_ended(&mut self, how: String) {
+        self.drop_fork("its worker has ended");
         if !matches!(self.stage, Stage::Clearing { .. }) {
             while self.fill_from_worker() == Filled::Some {}
         }
@@ -333,6 +366,7 @@ impl Keeper {
         if self.alone_since.is_some_and(|since| now >= since + self.node_grace()) {
             self.clear(Then::Exit);
         }
+        self.pass_fork_deadline(now);
         self.nudge(now);
         self.watch_limits(now);
     }
@@ -347,7 +381,7 @@ impl Keeper {
     }
 
     /// The nearest moment at which something must be done without a descriptor's word.
-    fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let stage = match &self.stage {
             Stage::Starting { until, .. } | Stage::Finishing { until, .. } => Some(*until),
             _ => None,
@@ -355,126 +389,22 @@ impl Keeper {
         let exiting = matches!(self.stage, Stage::Clearing { then: Then::Exit, .. });
         let alone = self.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
         let turn = self.running.next_nudge().into_iter().chain(self.watch.next_look());
-        stage.into_iter().chain(alone).chain(turn).min()
+        let fork = self.family.forking.as_ref().map(Forking::until);
+        stage.into_iter().chain(alone).chain(turn).chain(fork).min()
     }
 
     /// Our socket's file, so that nobody takes it for a living keeper.
-    fn remove_socket(&self) {
+    pub(crate) fn remove_socket(&self) {
+        // A retired keeper has removed it, and another may have taken its name.
+        let Some(listener) = &self.listener else { return };
         if let Some(path) = self.launch.as_ref().and_then(|launch| launch.socket.as_ref()) {
             let _ = rustix::fs::unlink(path);
         }
-        if let Ok(address) = rustix::net::getsockname(&self.listener)
+        if let Ok(address) = rustix::net::getsockname(listener)
             && let Ok(unix) = rustix::net::SocketAddrUnix::try_from(address)
             && let Some(path) = unix.path()
         {
             let _ = rustix::fs::unlink(path.as_ref());
         }
     }
-}
-
-/// What the loop woke for.
-#[derive(Debug, Default)]
-struct Ready {
-    signals: bool,
-    listener: bool,
-    node: bool,
-    callers: bool,
-    worker: bool,
-    pipes: bool,
-    egress: bool,
-    worker_room: bool,
-}
-
-impl Keeper {
-    fn wait(&mut self) -> Ready {
-        // A full link stops the reading of the worker, and nothing else.
-        let take_output = !self.link.full();
-        let timeout = self.next_deadline().map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 60, tv_nsec: 0 })
-        });
-        let worker = match &self.stage {
-            Stage::Starting { worker, .. }
-            | Stage::Up { worker }
-            | Stage::Finishing { worker, .. } => Some(worker),
-            Stage::Clearing { .. } | Stage::Down => None,
-        };
-        let mut sources = Vec::with_capacity(8);
-        let mut fds = Vec::with_capacity(8);
-        let mut watch = |source, fd, flags| {
-            sources.push(source);
-            fds.push(PollFd::from_borrowed_fd(fd, flags));
-        };
-        watch(Source::Signals, self.signals.as_fd(), PollFlags::IN);
-        watch(Source::Listener, self.listener.as_fd(), PollFlags::IN);
-        if let Some(node) = &self.node {
-            let room = if node.blocked() { PollFlags::OUT } else { PollFlags::empty() };
-            watch(Source::Node, node.as_fd(), PollFlags::IN | room);
-        }
-        for caller in &self.callers {
-            watch(Source::Caller, caller.as_fd(), PollFlags::IN);
-        }
-        if let Some(egress) = &self.egress {
-            watch(Source::Egress, egress.as_fd(), PollFlags::IN);
-        }
-        if let Some(worker) = worker {
-            if worker.blocked() {
-                watch(Source::WorkerRoom, worker.socket(), PollFlags::OUT);
-            }
-            if take_output {
-                watch(Source::Worker, worker.socket(), PollFlags::IN);
-                for stream in [Stream::Stdout, Stream::Stderr] {
-                    if let Some(pipe) = worker.pipe(stream) {
-                        watch(Source::Pipe, pipe, PollFlags::IN);
-                    }
-                }
-            }
-        }
-        // EINTR cannot happen with every signal taken as a descriptor; a spurious wake is harmless.
-        let _ = poll(&mut fds, timeout.as_ref());
-        let woke = |source| {
-            sources.iter().zip(&fds).any(|(of, fd)| *of == source && !fd.revents().is_empty())
-        };
-        Ready {
-            signals: woke(Source::Signals),
-            listener: woke(Source::Listener),
-            node: woke(Source::Node),
-            callers: woke(Source::Caller),
-            worker: woke(Source::Worker),
-            pipes: woke(Source::Pipe),
-            egress: woke(Source::Egress),
-            worker_room: woke(Source::WorkerRoom),
-        }
-    }
-
-    /// Takes what has come on the protocol socket. A worker that closed it can be given no turn,
-    /// so it is ended.
-    fn hear_worker(&mut self) {
-        let closed = self.fill_from_worker() == Filled::Closed;
-        if closed && matches!(self.stage, Stage::Starting { .. } | Stage::Up { .. }) {
-            self.clear(Then::StayDown);
-        }
-    }
-
-    fn fill_from_worker(&mut self) -> Filled {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let filled = self.worker().map_or(Filled::Nothing, |worker| worker.fill(&mut scratch));
-        self.scratch = scratch;
-        if filled == Filled::Some {
-            self.take_frames();
-        }
-        filled
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Signals,
-    Listener,
-    Node,
-    Caller,
-    Worker,
-    WorkerRoom,
-    Pipe,
-    Egress,
 }

@@ -14,11 +14,15 @@
 mod calls;
 mod connection;
 mod egress;
+mod family;
+mod fork;
 mod input;
 mod joining;
 mod keeper;
 mod node_side;
 mod nursery;
+mod own;
+mod rounds;
 mod server;
 mod signals;
 mod starting;

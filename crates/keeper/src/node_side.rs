@@ -30,7 +30,9 @@ struct Claim {
 impl Keeper {
     pub(crate) fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while let Ok(socket) = accept_with(&self.listener, flags) {
+        while let Some(listener) = &self.listener
+            && let Ok(socket) = accept_with(listener, flags)
+        {
             if self.callers.len() == CALLERS_MAX {
                 self.callers.remove(0);
             }
@@ -79,6 +81,7 @@ impl Keeper {
             calls: self.running.open_calls(),
             restarts: self.restarts,
             hold: self.held.hold(),
+            forks: true,
         })));
         // The former node's connection closes here: it is fenced.
         self.node = Some(caller);
@@ -152,6 +155,7 @@ impl Keeper {
             Command::ToolResult { turn, call, ok, more } => {
                 self.answer_call(turn, Part { call, ok, more, body });
             }
+            Command::Fork(fork) => self.begin_fork(fork),
             Command::Restart => {
                 // Counted when told, not when done: a node that attaches meanwhile must not tell
                 // it again.

@@ -4,12 +4,14 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::StartedBy;
 use windlass_protocol::link::{FromKeeper, Hold, Launch, Prepare};
 use windlass_protocol::worker::FD_VARIABLE;
+use windlass_sandbox::plan::apart::leave_room;
 use windlass_sandbox::{Command, Ends, Job, Plan, Shape, SpawnError, Waiting, from_zygote, spawn};
 
 use crate::connection::Connection;
@@ -54,13 +56,18 @@ impl From<Errno> for StartError {
     }
 }
 
-/// Starts a worker, by the quickest way there is.
+/// Starts a worker, by the quickest way there is. `room` is what twins have left it of the family's
+/// directory, if there were any.
 pub(crate) fn start(
     launch: &Launch,
+    room: Option<&Path>,
     hold: Hold,
     waiting: Option<InWaiting>,
 ) -> Result<Fresh, StartError> {
-    let plan: Plan = serde_json::from_value(launch.plan.clone())?;
+    let mut plan: Plan = serde_json::from_value(launch.plan.clone())?;
+    if let (Some(family), Some(room)) = (&launch.family, room) {
+        leave_room(&mut plan, family, room);
+    }
     if waiting.is_some() {
         let _ = rustix::thread::set_name(crate::NAME);
     }
@@ -80,10 +87,10 @@ pub(crate) fn start(
 }
 
 fn fork(
-    zygote: &std::path::Path,
+    zygote: &Path,
     shape: Shape,
     hold: Hold,
-    cgroups: &[std::path::PathBuf],
+    cgroups: &[PathBuf],
 ) -> Result<InWaiting, StartError> {
     if hold != Hold::PidNamespace {
         return Err(StartError::NoNamespace);

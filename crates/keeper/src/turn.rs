@@ -8,7 +8,7 @@ use windlass_protocol::event::{EventKind, TurnError};
 use windlass_protocol::frame::Frame;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 use windlass_protocol::worker::{
-    FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome, unknown_fields,
+    FORKS, FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome, unknown_fields,
 };
 use windlass_protocol::{CallNo, Stream, TurnNo};
 
@@ -209,6 +209,10 @@ impl Keeper {
                 self.end_turn(turn, outcome, error);
             }
             FromWorker::SessionEnd { .. } => {}
+            FromWorker::ForkWait => self.worker_waits_for_ends(),
+            FromWorker::Forked { ok, reason, limit } => {
+                self.worker_forked(ok, reason, limit, &body);
+            }
             FromWorker::WorkerReady { .. } => return Err("worker_ready came twice".into()),
             FromWorker::StdinWait { .. }
             | FromWorker::Idle { .. }
@@ -221,7 +225,11 @@ impl Keeper {
 
     fn take_first(&mut self, message: FromWorker) -> Result<(), String> {
         match message {
-            FromWorker::WorkerReady { protocol: PROTOCOL, worker, .. } => {
+            FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities } => {
+                let forks = capabilities.iter().any(|capability| capability == FORKS);
+                if let Some(worker) = self.worker() {
+                    worker.forks = forks;
+                }
                 self.worker_is_ready(worker);
                 Ok(())
             }

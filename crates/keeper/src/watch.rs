@@ -138,7 +138,7 @@ impl Watch {
     /// is measured, as much as one look takes in.
     pub fn take_stock(&mut self) {
         if let Some(disk) = &mut self.disk {
-            disk.look(Instant::now());
+            disk.look(Instant::now(), Processes::default);
         }
     }
 
@@ -167,21 +167,27 @@ impl Watch {
         self.full_since = None;
     }
 
-    fn look(&mut self, now: Instant, turn: Turn, worker: u32, init: Option<u32>) -> Finding {
-        let listed = Processes::below_this();
+    fn look(
+        &mut self,
+        now: Instant,
+        turn: Turn,
+        (worker, init): (u32, Option<u32>),
+        listed: &Processes,
+    ) -> Finding {
         let left = match listed.others_than(worker, init) {
             true => Left::Something,
             false => Left::Nothing,
         };
         self.schedule.looked(now, turn, left);
-        self.slow_down(&listed, turn, worker);
+        self.slow_down(listed, turn, worker);
         let finding = self.look_at_kills(now);
         if finding != Finding::Good {
             return finding;
         }
-        self.over_memory(&listed, worker)
-            .or_else(|| self.over_processes(now, &listed))
-            .or_else(|| self.over_disk(now, turn == Turn::Runs || left == Left::Something))
+        let running = turn == Turn::Runs || left == Left::Something;
+        self.over_memory(listed, worker)
+            .or_else(|| self.over_processes(now, listed))
+            .or_else(|| self.over_disk(now, running, listed))
             .unwrap_or(Finding::Good)
     }
 
@@ -269,8 +275,8 @@ impl Watch {
 
     /// A session that is over the limit already may go on as long as it does not grow, so that it
     /// can remove files; so may one in which nothing runs.
-    fn over_disk(&mut self, now: Instant, running: bool) -> Option<Finding> {
-        let grown = self.disk.as_mut()?.look(now)?;
+    fn over_disk(&mut self, now: Instant, running: bool, listed: &Processes) -> Option<Finding> {
+        let grown = self.disk.as_mut()?.look(now, || listed.clone())?;
         let (by, allowed) = (mebibytes(grown.by), mebibytes(grown.allowed));
         running.then(|| Finding::Over {
             limit: Limit::Disk,
@@ -297,7 +303,9 @@ impl Keeper {
         let Stage::Up { worker } = &self.stage else { return self.watch.rest() };
         let turn = self.running.turn();
         let runs = if turn.is_some() { Turn::Runs } else { Turn::None };
-        match self.watch.look(now, runs, worker.pid, worker.init) {
+        let who = (worker.pid, worker.init);
+        let listed = self.listed();
+        match self.watch.look(now, runs, who, &listed) {
             Finding::Good => {}
             Finding::Ended { message } => {
                 let line = format!("windlass: {message}\n");

@@ -2,14 +2,18 @@
 //! Moves bytes; what they mean is decided in `turn` and `keeper`.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytes::Bytes;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
 use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_protocol::Stream;
 use windlass_protocol::event::StartedBy;
@@ -41,6 +45,8 @@ pub(crate) struct Worker {
     /// What it called itself when it said that it is ready, while it must still be moved.
     pub said_ready: Option<String>,
     pub meter: Meter,
+    /// It knows `fork`.
+    pub forks: bool,
     socket: OwnedFd,
     decoder: Decoder,
     stdout: Option<OwnedFd>,
@@ -59,6 +65,25 @@ pub(crate) struct Worker {
 struct Piece {
     bytes: Bytes,
     ends_frame: bool,
+}
+
+/// Who has sent what lies in a socket, as the kernel says; nothing where nothing does. The bytes stay.
+pub(crate) fn sender_of(socket: &OwnedFd) -> Result<Option<u32>, Errno> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut told = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut told, flags) {
+        Ok(got) if got.bytes == 0 => return Err(Errno::PIPE),
+        Ok(_) => {}
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(errno) => return Err(errno),
+    }
+    let pid = told.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmCredentials(who) => Some(who.pid.as_raw_nonzero().get()),
+        _ => None,
+    });
+    pid.map(|pid| Some(pid.unsigned_abs())).ok_or(Errno::SRCH)
 }
 
 /// What reading the protocol socket gave.
@@ -103,13 +128,30 @@ impl Lines {
 impl Worker {
     /// One that was started so, with these lines to it.
     pub fn new(started: &Started, start: StartedBy, lines: Lines) -> Self {
+        let Started { pid, init, joining, .. } = started;
+        Self::running(*pid, *init, joining.clone(), start, lines)
+    }
+
+    /// One that another worker has forked.
+    pub fn of_twin(pid: u32, init: Option<u32>, joining: Option<u32>, lines: Lines) -> Self {
+        Self::running(pid, init, joining.into_iter().collect(), StartedBy::Fork, lines)
+    }
+
+    fn running(
+        pid: u32,
+        init: Option<u32>,
+        joining: Vec<u32>,
+        start: StartedBy,
+        lines: Lines,
+    ) -> Self {
         Self {
-            pid: started.pid,
-            init: started.init,
-            joining: started.joining.clone(),
+            pid,
+            init,
+            joining,
             start,
             said_ready: None,
-            meter: Meter::of(started.pid),
+            meter: Meter::of(pid),
+            forks: false,
             socket: lines.socket,
             decoder: Decoder::default(),
             stdout: Some(lines.stdout),
@@ -119,6 +161,17 @@ impl Worker {
             queued: 0,
             within_frame: false,
         }
+    }
+
+    /// Passes the descriptors of a twin, with one byte. The worker waits for them, and nothing else is
+    /// on its way.
+    pub fn hand_over(&self, ends: &WorkerLines) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [ends.socket.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()];
+        let fits = rights.push(SendAncillaryMessage::ScmRights(&descriptors));
+        debug_assert!(fits, "the space is for three descriptors");
+        sendmsg(&self.socket, &[IoSlice::new(b"f")], &mut rights, SendFlags::NOSIGNAL).map(drop)
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {
@@ -287,6 +340,6 @@ fn set_more(message: &mut ToWorker, value: bool) {
         ToWorker::TurnStart { more, .. }
         | ToWorker::TurnInput { more, .. }
         | ToWorker::ToolResult { more, .. } => *more = value,
-        ToWorker::Interrupt { .. } | ToWorker::Shutdown { .. } => {}
+        ToWorker::Interrupt { .. } | ToWorker::Fork { .. } | ToWorker::Shutdown { .. } => {}
     }
 }

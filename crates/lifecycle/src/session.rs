@@ -111,6 +111,7 @@ impl Session {
                 self.give_up(EndReason::Closed, ErrorCode::SessionClosed, waiting, &mut todo);
             }
             Event::WorkerReady => self.worker_ready(&mut todo),
+            Event::StateCarried => self.state_carried(),
             Event::StdinWaited { turn } => self.stdin_waited(turn),
             Event::InputTaken { turn } => self.input_taken(turn),
             Event::TurnDone { turn, outcome } => self.turn_done(turn, outcome, &mut todo),
@@ -311,6 +312,13 @@ impl Session {
             Phase::Starting => self.start_next(FIRST_OF_ROW, todo),
             Phase::Restarting { fresh, .. } => self.start_next(fresh, todo),
             _ => {}
+        }
+    }
+
+    /// What nobody ran on it is there all the same: its loss must be told.
+    fn state_carried(&mut self) {
+        if let Phase::Idle(fresh) = &mut self.phase {
+            fresh.starts = 0;
         }
     }
 

@@ -46,11 +46,11 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StartBy {
     /// Its program is run.
-    #[default]
     Exec,
     /// It is forked from an interpreter that has its modules already.
     Zygote,
     /// A few are forked ahead of time.
+    #[default]
     Pool,
 }
 
@@ -128,6 +128,11 @@ impl Config {
     /// Where a session works whose client names no directory.
     pub(crate) fn workspace_of(&self, session: &SessionId) -> PathBuf {
         self.state_dir.join("workspaces").join(session.as_str())
+    }
+
+    /// Where the places of a session's twins are.
+    pub(crate) fn room_of(&self, session: &SessionId) -> PathBuf {
+        self.state_dir.join("families").join(session.as_str())
     }
 
     /// What opens the TCP door.

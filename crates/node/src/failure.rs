@@ -35,7 +35,12 @@ impl Failure {
             | ErrorCode::ToolNotFound
             | ErrorCode::FileNotFound
             | ErrorCode::NotFound => 404,
-            ErrorCode::SessionExists | ErrorCode::TurnNotRunning | ErrorCode::WouldDeadlock => 409,
+            ErrorCode::SessionExists
+            | ErrorCode::SessionBusy
+            | ErrorCode::ForkRefused
+            | ErrorCode::ForkLimit
+            | ErrorCode::TurnNotRunning
+            | ErrorCode::WouldDeadlock => 409,
             ErrorCode::SessionEnded
             | ErrorCode::SessionClosed
             | ErrorCode::StateLost
@@ -54,7 +59,7 @@ impl Failure {
             | ErrorCode::ToolCancelled
             | ErrorCode::AlreadyRunning => 410,
             ErrorCode::FileConflict => 412,
-            ErrorCode::MessageTooLarge => 413,
+            ErrorCode::MessageTooLarge | ErrorCode::WorkspaceTooLarge => 413,
             ErrorCode::VersionMismatch => 426,
             ErrorCode::Overloaded => 429,
             ErrorCode::Internal => 500,
@@ -82,6 +87,10 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::SessionNotFound => "list the sessions with `windlass ps --all`, or create one",
         ErrorCode::SessionExists => "choose another id, or use the session that has it",
         ErrorCode::SessionEnded => "create a new session; its output can still be read",
+        ErrorCode::SessionBusy => "wait until its turns have ended, then ask again",
+        ErrorCode::ForkRefused => "see docs/fork.md for what can be forked, or create a session",
+        ErrorCode::ForkLimit => FORK_LIMIT,
+        ErrorCode::WorkspaceTooLarge => WORKSPACE_TOO_LARGE,
         ErrorCode::TurnNotFound => {
             "check the turn's id; old turns go with their session's retention"
         }
@@ -135,6 +144,10 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::Internal => "look at the node's log and report it",
     }
 }
+
+const FORK_LIMIT: &str = "fork one of its twins: each can be forked as often again as the original could when it was made";
+
+const WORKSPACE_TOO_LARGE: &str = "keep large data outside of the workspace, in a readable directory: a fork copies the workspace";
 
 const TOOL_NOT_FOUND: &str =
     "dir(tools) lists what there is; a client offers tools, policy.tools allows servers'";

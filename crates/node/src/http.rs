@@ -35,6 +35,7 @@ fn router(context: App) -> Router {
         .route("/v1/sessions", post(sessions::create).get(sessions::list))
         .route("/v1/sessions/{session}", get(sessions::look).delete(sessions::close))
         .route("/v1/sessions/{session}/reset", post(sessions::reset))
+        .route("/v1/sessions/{session}/fork", post(sessions::fork))
         .route("/v1/sessions/{session}/interrupt", post(turns::interrupt_running))
         .route("/v1/sessions/{session}/turns", post(turns::submit))
         .route("/v1/sessions/{session}/turns/{turn}", get(turns::look))

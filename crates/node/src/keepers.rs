@@ -50,9 +50,7 @@ pub(crate) fn log_path(config: &Config) -> PathBuf {
 pub(crate) fn start(context: &Context, session: &SessionId) -> Result<PathBuf, StartError> {
     let config = &context.config;
     let path = socket_path(config, session);
-    if path.as_os_str().len() > SOCKET_PATH_MAX {
-        return Err(StartError::PathTooLong(path));
-    }
+    check_path(&path)?;
     let listener = listen(&path)?;
     let log = open_log(&log_path(config));
     let Ok(log) = log else {
@@ -106,6 +104,14 @@ fn start_program(
             remove_socket(&path);
             Err(StartError::Spawn { program: config.program.clone(), cause })
         }
+    }
+}
+
+/// Whether a socket can be bound at a path.
+pub(crate) fn check_path(path: &Path) -> Result<(), StartError> {
+    match path.as_os_str().len() > SOCKET_PATH_MAX {
+        true => Err(StartError::PathTooLong(path.to_owned())),
+        false => Ok(()),
     }
 }
 

@@ -22,6 +22,7 @@ use crate::context::Context;
 use crate::http::{self, Listener, TcpGate};
 use crate::instance::{Claim, ClaimError};
 use crate::session::Request;
+use crate::session::fork::rooms;
 use crate::session::take_over::take_over;
 use crate::workers::Workers;
 use crate::{egress, environments, keepers};
@@ -212,6 +213,7 @@ async fn remove_cgroups(context: &Arc<Context>) {
 /// A workspace of the session's own goes with its journal; one that the client named is not ours.
 fn remove_workspace(context: &Context, id: &SessionId) {
     let path = context.config.workspace_of(id);
+    rooms::remove_copy(&path);
     if let Err(error) = std::fs::remove_dir_all(&path)
         && error.kind() != io::ErrorKind::NotFound
     {

@@ -7,6 +7,7 @@ pub(crate) mod cgroups;
 mod confine;
 mod disk;
 mod effects;
+pub(crate) mod fork;
 mod keeper_events;
 mod keeper_link;
 mod limits;
@@ -24,6 +25,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_journal::SessionReader;
 use windlass_protocol::host::Within;
+use windlass_protocol::link::{Fork, NotCarried};
 use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
 use crate::egress::Ledger;
@@ -45,6 +47,8 @@ pub(crate) struct Handle {
     pub reader: SessionReader,
     /// What it may reach and has reached for, where its policy is a list of hosts.
     pub egress: Option<Arc<Ledger>>,
+    /// The first session of its family: itself, or what it was forked from, and so on.
+    pub family: SessionId,
 }
 
 /// What the node can ask of a live session.
@@ -70,6 +74,16 @@ pub(crate) enum Request {
     },
     Reset {
         reply: Reply<()>,
+    },
+    /// Stay idle until `until` is over: a twin is about to be made.
+    Hold {
+        until: oneshot::Receiver<()>,
+        reply: Reply<fork::Original>,
+    },
+    /// Have the worker fork.
+    Fork {
+        fork: Box<Fork>,
+        reply: Reply<Vec<NotCarried>>,
     },
     Close {
         grace_ms: u64,

@@ -2,6 +2,7 @@
 
 mod egress;
 mod files;
+mod forks;
 mod servers;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ pub use files::{
     CHANGES_MAX, ENTRIES_MAX, FILE_BYTES_MAX, FileChange, FileDeleted, FileEntry, FileEvent,
     FileEventKind, FileKind, FileList, FileWritten, FilesQuery, WatchQuery, WrittenBack,
 };
+pub use forks::{ForkSession, ForkedSession};
 pub use servers::{
     Server, ServerList, ServerSessions, ServerState, ServersQuery, SessionTool, SessionTools,
     SessionToolsQuery,
@@ -169,6 +171,9 @@ pub struct Session {
     /// Whose session it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
+    /// The session that it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<SessionId>,
     /// How the policy is enforced, once a worker was started under it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Confinement>,

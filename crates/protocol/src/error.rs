@@ -20,6 +20,14 @@ pub enum ErrorCode {
     SessionExists,
     /// The session is over and takes no turns.
     SessionEnded,
+    /// A turn runs or waits, or a worker starts: what was asked for needs an idle session.
+    SessionBusy,
+    /// The session cannot be forked.
+    ForkRefused,
+    /// The session was forked as often as it can be.
+    ForkLimit,
+    /// The workspace is larger than what is copied.
+    WorkspaceTooLarge,
     TurnNotFound,
     /// The turn is not running, so it cannot be given input; or no turn runs to be interrupted.
     TurnNotRunning,
@@ -89,6 +97,10 @@ impl ErrorCode {
             Self::SessionNotFound => "session_not_found",
             Self::SessionExists => "session_exists",
             Self::SessionEnded => "session_ended",
+            Self::SessionBusy => "session_busy",
+            Self::ForkRefused => "fork_refused",
+            Self::ForkLimit => "fork_limit",
+            Self::WorkspaceTooLarge => "workspace_too_large",
             Self::TurnNotFound => "turn_not_found",
             Self::TurnNotRunning => "turn_not_running",
             Self::StateLost => "state_lost",
@@ -125,7 +137,7 @@ impl ErrorCode {
 
     /// Whether the same request may succeed later, unchanged.
     pub fn retryable(self) -> bool {
-        matches!(self, Self::Overloaded | Self::DiskFull | Self::ShuttingDown)
+        matches!(self, Self::Overloaded | Self::SessionBusy | Self::DiskFull | Self::ShuttingDown)
     }
 }
 

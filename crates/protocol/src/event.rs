@@ -259,6 +259,8 @@ pub enum StartedBy {
     Zygote,
     /// The same, ahead of time: it was waiting.
     Pool,
+    /// It was forked from another session's worker, with all that it had.
+    Fork,
 }
 
 impl StartedBy {

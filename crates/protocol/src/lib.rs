@@ -15,6 +15,7 @@ pub mod confinement;
 pub mod environments;
 pub mod error;
 pub mod event;
+pub mod family;
 pub mod frame;
 pub mod held;
 pub mod host;

@@ -63,5 +63,13 @@ pub const HOST_DECLARATION_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How long a call may take where neither the code nor the tool's host says.
 pub const TOOL_DEADLINE_MS_DEFAULT: u64 = 10 * 60 * 1000;
 
+/// Bytes and entries of a workspace that a fork copies. A larger one is refused as
+/// `workspace_too_large`.
+pub const FORK_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
+pub const FORK_ENTRIES_MAX: usize = 100_000;
+
+/// Things that a fork's answer names; what is left out is counted in the last.
+pub const NOT_CARRIED_MAX: usize = 256;
+
 /// Turns and calls within each other that are followed to find a circle. A deeper one is refused.
 pub const WITHIN_DEPTH_MAX: usize = 64;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::EventKind;
 use crate::policy::Limits;
-use crate::{CallNo, Epoch, LinkSeq, SessionId, TurnNo};
+use crate::{CallNo, Epoch, ErrorCode, LinkSeq, SessionId, TurnNo};
 
 /// The link's version. A node attaches to keepers of its own and the previous version.
 pub const LINK: u32 = 1;
@@ -81,6 +81,8 @@ pub enum Command {
         #[serde(default)]
         more: bool,
     },
+    /// Have the idle worker fork a twin of itself, and start a keeper for it.
+    Fork(Box<Fork>),
     /// End the worker and everything below it, then start a fresh one.
     Restart,
     /// End the worker and everything below it, then exit.
@@ -114,6 +116,53 @@ pub enum FromKeeper {
     Seen {
         command: CommandSeq,
     },
+    /// What became of a fork. Said once: a node that comes later does not know of the fork, and its
+    /// keeper ends for want of one.
+    Forked {
+        session: SessionId,
+        #[serde(flatten)]
+        end: ForkEnd,
+    },
+}
+
+/// A twin to be made of a session. What it runs is what the original does, which its keeper knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    pub session: SessionId,
+    /// Where the twin's keeper is to listen.
+    pub socket: PathBuf,
+    /// Where the places are, for the twin (`t`) and for what the original forks later (`o`): see
+    /// [`crate::family`].
+    pub room: PathBuf,
+    /// The twin's cgroups.
+    #[serde(default)]
+    pub cgroups: Vec<PathBuf>,
+}
+
+/// What became of a fork.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "end", rename_all = "snake_case")]
+pub enum ForkEnd {
+    /// The twin's keeper listens.
+    Done {
+        not_carried: Vec<NotCarried>,
+    },
+    Refused {
+        code: ErrorCode,
+        message: String,
+    },
+}
+
+/// Something that a fork leaves with the original.
+#[derive(
+    Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema,
+)]
+pub struct NotCarried {
+    /// `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; or `shared_memory`, which both
+    /// have in common from then on.
+    pub what: String,
+    /// Its name, as far as it has one.
+    pub name: String,
 }
 
 /// The keeper's answer to an attach it accepts; held events follow it.
@@ -121,7 +170,8 @@ pub enum FromKeeper {
 pub struct Attached {
     pub link: u32,
     pub epoch: Epoch,
-    /// The keeper's process id, as the node sees it.
+    /// The keeper's process id, as the node sees it; 0 where the keeper cannot know it, and the
+    /// node asks the kernel.
     pub pid: u32,
     /// The last event the keeper has made.
     pub last: LinkSeq,
@@ -139,6 +189,9 @@ pub struct Attached {
     pub restarts: u32,
     /// How the session's processes are held together.
     pub hold: Hold,
+    /// Whether it knows [`Command::Fork`].
+    #[serde(default)]
+    pub forks: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,6 +256,9 @@ pub struct Launch {
     /// The keeper's own socket, where it was given another name since it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
+    /// Where the places of its twins are made ([`crate::family`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<PathBuf>,
 }
 
 /// What a keeper needs to have a worker waiting.

@@ -2,18 +2,22 @@
 //! describes it for whoever writes a worker; this module is what the keeper does.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::{CallNo, Outcome, Stream, TurnNo};
+use crate::{CallNo, Outcome, SessionId, Stream, TurnNo};
 
 /// The version a worker names in `worker_ready`.
 pub const PROTOCOL: u32 = 1;
 
 /// The environment variable that tells a worker the descriptor of its end of the protocol socket.
 pub const FD_VARIABLE: &str = "WINDLASS_FD";
+
+/// The capability of a worker that knows `fork`.
+pub const FORKS: &str = "fork";
 
 /// Keeper to worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,8 +50,24 @@ pub enum ToWorker {
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
+    /// Fork a twin, between turns. The body says how it is to be kept apart ([`TwinOrder`]).
+    Fork { session: SessionId },
     /// Finish, flush, exit.
     Shutdown { grace_ms: u64 },
+}
+
+/// The body of a `fork`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TwinOrder {
+    /// The directory that the original works in, and the twin's copy of it.
+    pub workspace: PathBuf,
+    pub copy: PathBuf,
+    /// What each of the two adds to its confinement, as a text for the sandbox's library; absent
+    /// where nothing confines them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin: Option<String>,
 }
 
 /// Worker to keeper. Unknown kinds are `Unknown`, unknown fields are passed over.
@@ -96,6 +116,19 @@ pub enum FromWorker {
     },
     /// The code has given a call up: it expects no answer.
     ToolCancel { turn: TurnNo, call: CallNo },
+    /// The worker is about to receive the descriptors of its twin: protocol socket, standard output
+    /// and standard error, with one byte.
+    ForkWait,
+    /// The original's word after a `fork`. The body is a list of what the twin does not have.
+    Forked {
+        ok: bool,
+        /// Why not.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
+        /// It was forked as often as it can be.
+        #[serde(default, skip_serializing_if = "is_false")]
+        limit: bool,
+    },
     /// The turn is over; the worker can take the next.
     Idle {
         turn: TurnNo,
@@ -111,7 +144,7 @@ pub enum FromWorker {
 }
 
 /// Every field that some message of a worker has.
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 21] = [
     "kind",
     "turn",
     "stream",
@@ -131,6 +164,8 @@ const FIELDS: [&str; 19] = [
     "protocol",
     "worker",
     "capabilities",
+    "ok",
+    "limit",
 ];
 
 /// How many fields of a worker's header this release does not know: they are passed over, and

@@ -35,7 +35,7 @@ fn the_schema_names_every_kind_of_message() {
     };
     assert_eq!(
         kinds("ToWorker"),
-        ["turn_start", "turn_input", "interrupt", "tool_result", "shutdown"]
+        ["turn_start", "turn_input", "interrupt", "tool_result", "fork", "shutdown"]
     );
     assert_eq!(
         kinds("FromWorker"),
@@ -46,6 +46,8 @@ fn the_schema_names_every_kind_of_message() {
             "stdin_wait",
             "tool_call",
             "tool_cancel",
+            "fork_wait",
+            "forked",
             "idle",
             "session_end"
         ]

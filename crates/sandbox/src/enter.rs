@@ -253,6 +253,13 @@ impl Prepared {
     }
 }
 
+/// Keeps the calling thread, which is confined, from changing the limits and the pace of others in its
+/// pid namespace.
+pub(crate) fn leave_others_alone() -> Result<(), i32> {
+    let filter = seccomp::among_twins().map_err(|_| libc::EINVAL)?;
+    rights::install(&filter).map_err(|failed| failed.errno)
+}
+
 pub(crate) fn c_path(path: &Path) -> Result<CString, std::ffi::NulError> {
     CString::new(path.as_os_str().as_bytes())
 }

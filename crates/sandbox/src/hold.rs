@@ -58,11 +58,16 @@ pub struct Held {
 }
 
 impl Held {
+    pub(crate) fn new(hold: Hold, pid: u32) -> Self {
+        Self { hold, pid, cgroup: None }
+    }
+
     pub fn hold(&self) -> Hold {
         self.hold
     }
 
-    /// This process's id as its parent sees it; inside a pid namespace it calls itself 1.
+    /// This process's id as its parent sees it; inside a pid namespace it calls itself 1. 0 for the
+    /// keeper of a twin, which cannot know it.
     pub fn pid(&self) -> u32 {
         self.pid
     }

@@ -24,8 +24,10 @@ pub mod pace;
 pub mod plan;
 pub mod spawn;
 pub mod survey;
+pub mod twin;
 
 mod ffi;
+mod ffi_apart;
 mod guard;
 mod namespace;
 mod rehearsal;

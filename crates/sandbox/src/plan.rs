@@ -2,6 +2,7 @@
 //! amounts to here. Pure: what the machine and its files are like comes in as [`Machine`] and
 //! [`Place`], so the same input gives the same plan.
 
+pub mod apart;
 mod canaries;
 mod controls;
 mod rules;

@@ -203,6 +203,16 @@ fn compile_all(shape: Shape) -> Result<Vec<BpfProgram>, FilterError> {
     Ok(vec![without_second_table(eperm), enosys, sockets])
 }
 
+/// What twins are refused to do to each other, who have one pid namespace: what signals and tracing do
+/// not cover.
+pub(crate) fn among_twins() -> Result<BpfProgram, FilterError> {
+    let mut refused = Rules::new();
+    for (call, argument, _) in REFUSED_FOR_OTHERS {
+        refused.insert(*call, vec![rule(vec![condition(*argument, SeccompCmpOp::Ne, 0)?])?]);
+    }
+    compile(refused, libc::EPERM)
+}
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, FilterError> {

@@ -12,6 +12,8 @@ mod joining;
 pub(crate) mod places;
 pub(crate) mod zygote;
 
+pub(crate) use init::NAME as INIT_NAME;
+
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -23,7 +25,7 @@ use nix::sys::signal::{
     SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, sigaction,
 };
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, fork};
+use nix::unistd::{ForkResult, Pid, fork};
 use rustix::io::FdFlags;
 use windlass_protocol::confinement::{Confinement, Control};
 
@@ -119,6 +121,12 @@ pub fn spawn(command: &Command<'_>) -> Result<Started, SpawnError> {
     let mut started = heard?.into_started(command.plan)?;
     started.joining = joining.map(|pid| pid.as_raw().unsigned_abs()).into_iter().collect();
     Ok(started)
+}
+
+/// Starts a process that moves `worker` into control groups: one that nobody here has started.
+pub(crate) fn start_joining(cgroups: &[PathBuf], worker: u32) -> Result<u32, SpawnError> {
+    joining::start(&open_groups(cgroups)?, Pid::from_raw(worker.cast_signed()))
+        .map(|pid| pid.as_raw().unsigned_abs())
 }
 
 fn setup(act: &'static str) -> impl Fn(io::Error) -> SpawnError {

@@ -31,6 +31,8 @@ pub struct Site {
     pub home: Option<PathBuf>,
     /// The session's temporary directory, for the level that has no private `/tmp`.
     pub tmp: Option<PathBuf>,
+    /// Where the workspaces of its twins will be.
+    pub family: Option<PathBuf>,
 }
 
 /// What planning knows of the files around a session.
@@ -38,6 +40,7 @@ pub struct Site {
 pub struct Place {
     pub workspace: PathBuf,
     pub tmp: Option<PathBuf>,
+    pub family: Option<PathBuf>,
     pub needed: Vec<PathBuf>,
     pub readable: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
@@ -125,6 +128,7 @@ pub fn survey(policy: &Policy, site: &Site, depth: Depth) -> Place {
     Place {
         workspace,
         tmp: site.tmp.as_deref().and_then(real),
+        family: site.family.as_deref().and_then(real),
         needed: needed(policy, site),
         readable: existing(&policy.readable),
         writable,

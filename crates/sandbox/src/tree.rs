@@ -44,7 +44,7 @@ pub(crate) fn kill_children() -> usize {
     children.len()
 }
 
-fn children() -> Vec<Pid> {
+pub(crate) fn children() -> Vec<Pid> {
     let me = getpid();
     match std::fs::read_to_string(format!("/proc/self/task/{me}/children")) {
         Ok(list) => list

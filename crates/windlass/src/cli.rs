@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    attach, completions, doctor, down, egress, environments, install, interrupt, kill, logs, man,
-    mcp, node, policy, ps, repl, run, servers, status, token, tools, uninstall, up,
+    attach, completions, doctor, down, egress, environments, fork, install, interrupt, kill, logs,
+    man, mcp, node, policy, ps, repl, run, servers, status, token, tools, uninstall, up,
 };
 use crate::terminal::Terminal;
 
@@ -52,6 +52,7 @@ enum Command {
     Environments(environments::Args),
     Attach(attach::Args),
     Interrupt(interrupt::Args),
+    Fork(fork::Args),
     Kill(kill::Args),
     Mcp(mcp::Args),
     Policy(policy::Args),
@@ -108,6 +109,7 @@ fn dispatch(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCod
             Command::Environments(args) => environments::run(args, terminal).await,
             Command::Attach(args) => attach::run(args, terminal).await,
             Command::Interrupt(args) => interrupt::run(args, terminal).await,
+            Command::Fork(args) => fork::run(args, terminal).await,
             Command::Kill(args) => kill::run(args, terminal).await,
             Command::Mcp(args) => mcp::run(args, terminal).await,
             Command::Node(_)

@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod down;
 pub mod egress;
 pub mod environments;
+pub mod fork;
 pub mod hold_server;
 pub mod install;
 pub mod interrupt;

@@ -39,5 +39,6 @@ pub fn site_here() -> anyhow::Result<Site> {
         hidden: vec![dirs.state, dirs.runtime],
         home: std::env::home_dir(),
         tmp: None::<PathBuf>,
+        family: None,
     })
 }

@@ -134,7 +134,7 @@ export interface EnvironmentList {
 }
 
 /** A failure's name, the same at every door and in the journal. */
-export type ErrorCode = "bad_request" | "message_too_large" | "overloaded" | "session_not_found" | "session_exists" | "session_ended" | "turn_not_found" | "turn_not_running" | "state_lost" | "limit_memory" | "limit_processes" | "limit_disk" | "limit_wall_time" | "not_enforceable" | "unauthorized" | "worker_failed" | "protocol_error" | "worker_died" | "keeper_lost" | "deadline_passed" | "unstoppable" | "session_closed" | "disk_full" | "file_not_found" | "file_conflict" | "path_refused" | "tool_not_found" | "tool_failed" | "tool_deadline_passed" | "tool_host_gone" | "tool_cancelled" | "would_deadlock" | "version_mismatch" | "shutting_down" | "already_running" | "not_found" | "internal";
+export type ErrorCode = "bad_request" | "message_too_large" | "overloaded" | "session_not_found" | "session_exists" | "session_ended" | "session_busy" | "fork_refused" | "fork_limit" | "workspace_too_large" | "turn_not_found" | "turn_not_running" | "state_lost" | "limit_memory" | "limit_processes" | "limit_disk" | "limit_wall_time" | "not_enforceable" | "unauthorized" | "worker_failed" | "protocol_error" | "worker_died" | "keeper_lost" | "deadline_passed" | "unstoppable" | "session_closed" | "disk_full" | "file_not_found" | "file_conflict" | "path_refused" | "tool_not_found" | "tool_failed" | "tool_deadline_passed" | "tool_host_gone" | "tool_cancelled" | "would_deadlock" | "version_mismatch" | "shutting_down" | "already_running" | "not_found" | "internal";
 
 /** An event with its bytes: as text where they are UTF-8, else in base64. Large bodies are left out and can be read from `GET output` or `GET displays`. */
 export type EventItem = EventItemTurnAccepted | EventItemInterruptAsked | EventItemOutput | EventItemDisplay | EventItemStdinWait | EventItemToolCall | EventItemToolCancel | EventItemToolEnded | EventItemInputTaken | EventItemTurnEnded | EventItemWorkerReady | EventItemConfined | EventItemLimitReached | EventItemWorkerEnded | EventItemEgress | EventItemProtocolBroken | EventItemOutputDropped | EventItemMessagesDropped | EventItemSessionEnded;
@@ -522,6 +522,22 @@ export interface FileWritten {
   path: string;
 }
 
+/** A twin of a session. */
+export interface ForkSession {
+  /** A name of the client's choice; made by the node when absent. */
+  id?: SessionId | null;
+  /** Whose session the twin is. Default: the original's owner. */
+  owner?: Owner | null;
+}
+
+/** What `POST /v1/sessions/{session}/fork` answers. */
+export interface ForkedSession {
+  /** What the twin does not have, or has in common with the original. */
+  not_carried: NotCarried[];
+  /** The twin. Its workspace is a copy, at another path than the original's. */
+  session: Session;
+}
+
 export interface Health {
   status: string;
 }
@@ -582,6 +598,14 @@ export interface NodeStatus {
   started_at_ms: number;
   state_dir: string;
   version: string;
+}
+
+/** Something that a fork leaves with the original. */
+export interface NotCarried {
+  /** Its name, as far as it has one. */
+  name: string;
+  /** `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; or `shared_memory`, which both have in common from then on. */
+  what: string;
 }
 
 /** How a turn ended. */
@@ -691,6 +715,8 @@ export interface Session {
   confinement?: Confinement | null;
   created_at_ms: number;
   ended?: Ended | null;
+  /** The session that it was forked from. */
+  forked_from?: SessionId | null;
   hold?: Hold | null;
   id: SessionId;
   /** The keeper's process. */
@@ -749,7 +775,7 @@ export interface SessionTools {
 }
 
 /** How a worker came to be. Its session is the same, whichever it was. */
-export type StartedBy = "exec" | "zygote" | "pool";
+export type StartedBy = "exec" | "zygote" | "pool" | "fork";
 
 /** What a turn asks for. */
 export interface StdinWait {

@@ -1,6 +1,13 @@
 // A session: a live interpreter with its state, workspace and policy, driven by turns.
 
-import type { EgressLog, SearchResult, Session as SessionView } from "./api.js";
+import type {
+  EgressLog,
+  ForkedSession,
+  ForkSession,
+  NotCarried,
+  SearchResult,
+  Session as SessionView,
+} from "./api.js";
 import type { Door } from "./door.js";
 import { hasCode } from "./errors.js";
 import { follow, type SessionEvent } from "./events.js";
@@ -18,6 +25,9 @@ import {
   submitTurn,
   Turn,
 } from "./turn.js";
+
+/** How long a fork may take: a large workspace is copied first. */
+const FORK_WAIT_MS = 120_000;
 
 /** A range of raw output. */
 export interface OutputRange {
@@ -125,6 +135,21 @@ export class Session {
     } catch (thrown) {
       if (!hasCode(thrown, "turn_not_running")) throw thrown;
     }
+  }
+
+  /**
+   * A twin of this session, which must be idle: a session with the same variables, in a copy of the
+   * workspace; and what it does not have (threads, sockets, ...).
+   */
+  async fork(options: ForkSession = {}): Promise<{ session: Session; notCarried: NotCarried[] }> {
+    const forked = await this.#door.json<ForkedSession>({
+      method: "POST",
+      path: path(["sessions", this.id, "fork"]),
+      json: options,
+      repeat: "if_not_sent",
+      waitMs: FORK_WAIT_MS,
+    });
+    return { session: new Session(this.#door, forked.session), notCarried: forked.not_carried };
   }
 
   /** Starts afresh: a new worker, without the variables. */

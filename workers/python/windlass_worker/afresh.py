@@ -1,9 +1,9 @@
-"""What two workers of one zygote must not share: made anew in each.
+"""What two workers of one zygote, or two twins, must not share: made anew in each.
 
 Owns the list of such things. Whatever is not loaded has nothing to be made anew.
 
 What cannot be made anew is the seed of `hash` for text, which an interpreter has for life, and where
-its memory lies: the workers of one zygote have those in common.
+its memory lies: those that were forked from one process have them in common.
 """
 
 import os
@@ -19,6 +19,9 @@ def environment(variables):
     time = sys.modules.get("time")
     if time is not None:
         time.tzset()
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        tempfile.tempdir = None
 
 
 def secrets():
@@ -32,7 +35,7 @@ def secrets():
         process.current_process().authkey = os.urandom(32)
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
-        tempfile.tempdir = tempfile._name_sequence = None
+        tempfile._name_sequence = None
     uuid = sys.modules.get("uuid")
     if uuid is not None:
         uuid._node = uuid._last_timestamp = None

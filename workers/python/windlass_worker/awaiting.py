@@ -25,6 +25,11 @@ def has_loop():
     return _loop is not None
 
 
+def current():
+    """The loop, if there is one."""
+    return _loop
+
+
 def cancel_tasks():
     """Cancel the tasks that the turn has left, and let them end."""
     global _loop

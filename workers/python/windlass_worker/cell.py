@@ -23,6 +23,7 @@ class Cells:
     def __init__(self):
         self._namespace = _fresh_main().__dict__
         self._flags = _TOP_LEVEL_AWAIT
+        self._name = "<cell %d>"
         self._sources = {}
         self._kept_chars = 0
         self._lines = None
@@ -30,7 +31,7 @@ class Cells:
     def run(self, turn, body):
         """Run the source; its last statement, if an expression, is shown."""
         source = body.decode("utf-8")
-        name = "<cell %d>" % turn
+        name = self._name % turn
         self._keep(name, source)
         statements, expression = self._compile(source, name)
         if _awaits(statements) or _awaits(expression):
@@ -39,6 +40,10 @@ class Cells:
             value = self._evaluate(statements, expression)
         if expression is not None:
             sys.displayhook(value)
+
+    def rename(self, session):
+        """Cells are numbered anew; those that there are keep their names."""
+        self._name = "<cell %s:%%d>" % session
 
     def quote_in(self, linecache):
         """`linecache` was imported: tracebacks, `pdb` and `inspect` find the sources there."""

@@ -97,6 +97,25 @@ class Inbox:
         if getsignal(SIGINT) is self._handler:
             signal(SIGINT, default_int_handler)
 
+    def adopt(self):
+        """Begin anew on another socket: this is a twin."""
+        when_interrupted, calls = self.when_interrupted, self.calls
+        self.__init__(self._wire)
+        self.when_interrupted, self.calls = when_interrupted, calls
+        self.install()
+
+    def undisturbed(self, action):
+        """Do something with the socket between turns; no signal's handler and no thread reads it."""
+        self._busy = True
+        try:
+            self._claim()
+            return action()
+        finally:
+            self._leave()
+            self._busy = False
+            if self._signals or self._deferred:
+                self._catch_up()
+
     def is_handler(self, handler):
         return handler is self._handler
 

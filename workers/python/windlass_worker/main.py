@@ -21,7 +21,7 @@ from .turns import Turns
 from .wire import Wire, frame, quoted
 
 PROTOCOL = 1
-CAPABILITIES = b'["stdin","interrupt","display","background_output","tools"]'
+CAPABILITIES = b'["stdin","interrupt","display","background_output","tools","fork"]'
 
 # Where the socket's descriptor goes, out of the way of code that counts from 3.
 _HIGH_DESCRIPTORS = (900, 200, 50)
@@ -76,6 +76,10 @@ class Worker:
         """Say that we are ready, on the keeper's socket, and take turns until told to stop."""
         self._wire.attach(_out_of_the_way(fd))
         os.register_at_fork(after_in_child=self._enter_child)
+        self._say_ready()
+        self._take_turns()
+
+    def _say_ready(self):
         version = "python %d.%d.%d" % sys.version_info[:3]
         self._wire.send(
             frame(
@@ -83,8 +87,6 @@ class Worker:
                 % (PROTOCOL, quoted(version), CAPABILITIES)
             )
         )
-
-        self._take_turns()
 
     def _take_turns(self):
         parts = []
@@ -97,10 +99,24 @@ class Worker:
                     body = b"".join(parts)
                     parts.clear()
                     self._take_turn(header["turn"], body)
+            elif kind == "fork":
+                self._fork(header.get("session"), body)
             elif kind == "shutdown":
                 self._wire.send(frame(b'{"kind":"session_end","reason":"shutdown"}'))
                 return
             # Anything else is unknown, or late: it is for a turn that is over.
+
+    def _fork(self, session, order):
+        """Make a twin: a copy of this process that goes on as the worker of another session."""
+        from .twin import fork
+
+        fd = fork(self._wire, self._inbox, order)
+        if fd is not None:
+            self._wire.adopt(fd)
+            self._inbox.adopt()
+            self._turns.adopt()
+            self._cells.rename(session)
+            self._say_ready()
 
     def _take_turn(self, turn, body):
         inbox = self._inbox

@@ -46,6 +46,12 @@ class Turns:
         self.fence = allocate_lock()
         self._of_thread.clear()
 
+    def adopt(self):
+        """This is no child but a twin, with turns of its own."""
+        self.forked = False
+        self.current = None
+        self.latest = 0
+
     def watch_threads(self):
         """See every thread that starts from now on."""
         for name in ("start_new_thread", "start_new", "start_joinable_thread"):

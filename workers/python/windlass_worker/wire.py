@@ -14,7 +14,7 @@ Two things here look odd and are deliberate:
 
 from _collections import deque
 from _json import encode_basestring, make_scanner
-from _socket import MSG_DONTWAIT, socket
+from _socket import MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SCM_RIGHTS, socket
 from _struct import Struct
 from _thread import RLock, get_ident
 from os import _exit
@@ -97,6 +97,23 @@ class Wire:
         """Say and hear no more. Made for a forked child, where any lock may be held by nobody."""
         self.open = False
         self._socket.close()
+
+    def adopt(self, fd):
+        """Begin anew on another socket: this is a twin."""
+        self.__init__()
+        self.attach(fd)
+
+    def receive_descriptors(self, number):
+        """Wait for so many descriptors, which come with one byte; frames before it stay frames."""
+        room = 64 + 4 * number
+        while True:
+            data, rights, _, _ = self._socket.recvmsg(4096, room, MSG_CMSG_CLOEXEC)
+            for _, kind, content in rights:
+                if kind == SCM_RIGHTS:
+                    return Struct("%di" % (len(content) // 4)).unpack(content)
+            self._received.append(data)
+            if not data:
+                return ()
 
     def hold(self, data):
         """Send this with whatever the main thread sends next, in one call."""

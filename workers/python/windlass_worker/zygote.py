@@ -22,6 +22,8 @@ from . import afresh, main
 _REQUESTS = 3
 _NODE = 4
 _LIBRARY = "libwindlass_sandbox.so"
+# What the first fork of a live session would have to import.
+_OF_TWINS = __package__ + ".twin"
 
 _VERSION = 1
 # Version, the keeper's namespaces to enter, those of the worker.
@@ -45,7 +47,7 @@ def start(preload):
     library.windlass_become_worker.argtypes = (
         [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p] + [ctypes.c_int] * 4
     )
-    missing = _import(preload)
+    missing = _import([_OF_TWINS, *preload])
     worker = main.Worker()
     worker.prepare()
     library.windlass_warm()

@@ -76,9 +76,9 @@ impl Disk {
     }
 
     /// Measures a part, if that is called for.
-    pub fn look(&mut self, now: Instant) -> Option<Grown> {
+    pub fn look(&mut self, now: Instant, processes: impl Fn() -> Processes) -> Option<Grown> {
         let free = free_bytes(&self.workspace)?;
-        self.look_with(now, free, Processes::below_this)
+        self.look_with(now, free, processes)
     }
 
     fn look_with(

@@ -12,7 +12,7 @@ const LISTED_MAX: usize = 4096;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Processes by their numbers in our `/proc`.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Processes {
     below: HashMap<u32, Process>,
     threads: Vec<u32>,
@@ -43,6 +43,18 @@ impl Processes {
                 && listed.below.insert(pid, process).is_none()
             {
                 todo.extend(children(pid, &mut listed.threads));
+            }
+        }
+        listed
+    }
+
+    /// These processes, as far as they are still there.
+    pub fn of(numbers: impl Iterator<Item = u32>) -> Self {
+        let mut listed = Self::default();
+        for pid in numbers.take(LISTED_MAX) {
+            if let Some(process) = Process::read(pid) {
+                listed.below.insert(pid, process);
+                children(pid, &mut listed.threads);
             }
         }
         listed

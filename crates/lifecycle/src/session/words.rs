@@ -29,6 +29,8 @@ pub enum Event {
     ResetAsked,
     CloseAsked,
     WorkerReady,
+    /// The worker that is up holds state already: it is the fork of another.
+    StateCarried,
     StdinWaited {
         turn: TurnNo,
     },

@@ -262,6 +262,7 @@ impl World {
             running: None,
             calls: Vec::new(),
             restarts: 0,
+            forks: true,
             hold: Hold::PidNamespace,
         }));
         let mut out = Vec::new();
@@ -289,7 +290,9 @@ impl World {
                     node.half.attached(&attached, &mut out);
                     wire.to_keeper.extend(out);
                 }
-                FromKeeper::Prepared { .. } => panic!("nobody waits in this world"),
+                FromKeeper::Prepared { .. } | FromKeeper::Forked { .. } => {
+                    panic!("nobody waits or is forked in this world")
+                }
                 FromKeeper::Refused { .. } => {
                     node.fenced = true;
                     node.wire = None;

@@ -22,6 +22,7 @@ use super::{egress, events, files, node, output, sessions, tools, tools_list, tu
         sessions::look,
         sessions::close,
         sessions::reset,
+        sessions::fork,
         turns::submit,
         turns::look,
         turns::interrupt,

@@ -5,7 +5,8 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use windlass_protocol::api::{
-    ApiError, CloseQuery, CreateSession, Created, Session, SessionList, SessionState,
+    ApiError, CloseQuery, CreateSession, Created, ForkSession, ForkedSession, Session, SessionList,
+    SessionState,
 };
 use windlass_protocol::{ErrorCode, SessionId};
 
@@ -14,7 +15,7 @@ use super::body::{Asked, JsonBody};
 use super::reply::{Answer, Refusal, about_to_stop, internal, session_id};
 use super::turns::Wish;
 use crate::failure::Failure;
-use crate::session::{Handle, Request, start};
+use crate::session::{self, Handle, Request, start};
 
 /// Ended sessions in a list.
 const LIST_MAX: usize = 1000;
@@ -132,6 +133,24 @@ pub(super) async fn reset(
     let handle = live(&app, session)?;
     handle.ask(|reply| Request::Reset { reply }).await?;
     Ok(Json(handle.info()))
+}
+
+/// Make a twin of an idle session: a copy of its worker with all its variables, and of its workspace.
+#[utoipa::path(post, path = "/v1/sessions/{session}/fork", params(("session" = String, Path)),
+    request_body = ForkSession,
+    responses((status = 201, body = ForkedSession), (status = "default", body = ApiError)))]
+pub(super) async fn fork(
+    State(app): State<App>,
+    Path(session): Path<String>,
+    JsonBody(wanted): JsonBody<ForkSession>,
+) -> Answer<(StatusCode, Json<ForkedSession>)> {
+    if app.stop.borrow().is_some() {
+        return Err(about_to_stop().into());
+    }
+    let original = live(&app, session)?;
+    let id = wanted.id.unwrap_or_else(new_id);
+    let (twin, not_carried) = session::fork::fork(&app, original, id, wanted.owner).await?;
+    Ok((StatusCode::CREATED, Json(ForkedSession { session: twin.info(), not_carried })))
 }
 
 /// The live session of that id.

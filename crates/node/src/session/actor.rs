@@ -17,6 +17,7 @@ use windlass_protocol::{Seq, SessionId, TurnNo, api};
 use super::calls::OpenCalls;
 use super::disk::Owed;
 use super::effects::Act;
+use super::fork::ForkSide;
 use super::keeper_link::{Filled, KeeperLink};
 use super::limits::LimitsHeard;
 use super::turns::{Snapshot, Turns};
@@ -63,6 +64,9 @@ pub(crate) struct Actor {
     /// The keeper's word when it was attached to, until its held events are taken in.
     pub(super) attached: Option<Attached>,
     pub(super) closing: Option<Closing>,
+    /// Whether the keeper knows how to fork.
+    pub(super) keeper_forks: bool,
+    pub(super) fork: ForkSide,
 }
 
 /// A reply that waits for a turn to end or ask for input.
@@ -131,6 +135,10 @@ impl Actor {
                 Some(request) => self.serve(request),
                 None => Some(Leave::Released(None)),
             },
+            () = self.fork.released(), if self.fork.is_held() => {
+                self.let_go();
+                None
+            }
             () = sleep_until(next.unwrap_or_else(Instant::now).into()), if next.is_some() => {
                 self.pass_time();
                 None

@@ -10,6 +10,7 @@ use windlass_protocol::{ErrorCode, SessionId};
 use windlass_sandbox::plan::depth;
 use windlass_sandbox::{Depth, Machine, Plan, PlanError, Site, plan, survey};
 
+use super::fork::rooms;
 use crate::context::Context;
 use crate::egress::proxy_environment;
 use crate::failure::Failure;
@@ -26,6 +27,8 @@ pub(super) struct Confined {
     pub egress: Option<PathBuf>,
     /// A directory made for the session, to be removed with it.
     pub tmp: Option<PathBuf>,
+    /// Where the places of its twins are made.
+    pub room: PathBuf,
 }
 
 /// Plans the confinement, and gives the recipe the environment that belongs to it.
@@ -37,7 +40,14 @@ pub(super) fn confine(
     recipe: &mut Recipe,
 ) -> Result<Confined, Failure> {
     let machine = context.machine();
-    let site = site(context, machine, id, policy, workspace, recipe);
+    let room = rooms::make(&context.config.room_of(id)).map_err(|error| {
+        let message = format!("cannot create the session's room for twins: {error}");
+        Failure::new(ErrorCode::Internal, message)
+    })?;
+    let site = Site {
+        family: Some(room.clone()),
+        ..site(context, machine, id, policy, workspace, recipe)
+    };
     if let Some(tmp) = &site.tmp {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(tmp).map_err(|error| {
             let message = format!("cannot create the session's temporary directory: {error}");
@@ -49,7 +59,7 @@ pub(super) fn confine(
     environment(policy, &plan, site.tmp.as_deref(), recipe);
     let egress =
         matches!(policy.network, Network::Hosts(_)).then(|| context.config.egress_socket());
-    Ok(Confined { plan, egress, tmp: site.tmp })
+    Ok(Confined { plan, egress, tmp: site.tmp, room })
 }
 
 fn site(
@@ -67,6 +77,7 @@ fn site(
         hidden: vec![config.state_dir.clone(), config.runtime_dir.clone()],
         home: std::env::home_dir(),
         tmp: (depth(policy, machine) == Depth::Rules).then(|| config.tmp_of(id)),
+        family: None,
     }
 }
 

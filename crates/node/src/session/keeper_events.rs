@@ -61,6 +61,7 @@ impl Actor {
             FromKeeper::Seen { command } => self.link.half.seen(command),
             // Told on the line that a keeper waits on, before it has a session.
             FromKeeper::Prepared { .. } => {}
+            FromKeeper::Forked { session, end } => self.forked(&session, end),
             FromKeeper::Event { link, command, turn, event } => {
                 self.link.half.seen(command);
                 match self.link.half.arrived(link) {
@@ -92,9 +93,11 @@ impl Actor {
     pub(super) fn greet(&mut self, attached: &Attached) {
         {
             let mut info = self.info.lock().expect("no holder of this lock can panic");
-            info.keeper_pid = Some(attached.pid);
+            let pid = Some(attached.pid).filter(|pid| *pid != 0);
+            info.keeper_pid = pid.or_else(|| self.link.peer_pid());
             info.hold = Some(attached.hold);
         }
+        self.keeper_forks = attached.forks;
         self.context.starting.answered(&self.id);
         if let Err(error) = self.link.attached(attached) {
             tracing::warn!(session = %self.id, %error, "the keeper's link broke");
@@ -130,6 +133,7 @@ impl Actor {
         self.records.push(NewEvent { at_ms: now_ms(), turn, link: Some(link), kind, body });
         if let Some(event) = moved {
             self.step(event);
+            self.note_carried_state(event);
         }
         if let Some((turn, call)) = given_up {
             self.call_given_up(turn, call);

@@ -92,6 +92,11 @@ impl KeeperLink {
         self.flush()
     }
 
+    /// The keeper's process.
+    pub fn peer_pid(&self) -> Option<u32> {
+        self.stream.peer_pid()
+    }
+
     pub fn attached(&mut self, attached: &Attached) -> io::Result<()> {
         self.half.attached(attached, &mut self.outgoing);
         self.flush()

@@ -14,6 +14,7 @@ use windlass_protocol::link::{Attached, FromKeeper};
 use windlass_protocol::worker::WorkerOutcome;
 
 use super::actor::{Actor, Leave};
+use super::fork::rooms;
 use super::keeper_link::Filled;
 use super::requests::answer;
 use super::{effects, receipts};
@@ -121,11 +122,15 @@ impl Actor {
 
     /// What was made for the session beside its journal and workspace.
     async fn remove_belongings(&mut self) {
-        let (dirs, tmp) = (std::mem::take(&mut self.cgroups), self.tmp.take());
-        if !dirs.is_empty() || tmp.is_some() {
+        let (dirs, tmp) = (std::mem::take(&mut self.cgroups), self.family_tmp());
+        let room = self.fork.first_room();
+        if !dirs.is_empty() || tmp.is_some() || room.is_some() {
             let context = self.context.clone();
             let remove = move || {
                 context.cgroups.remove(&dirs);
+                if let Some(room) = room {
+                    rooms::remove_empty(&room);
+                }
                 tmp.map_or(Ok(()), std::fs::remove_dir_all)
             };
             // It fails only with the runtime, and then the next node sweeps.

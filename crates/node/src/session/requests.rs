@@ -16,6 +16,8 @@ use crate::failure::Failure;
 impl Actor {
     pub(super) fn serve(&mut self, request: Request) -> Option<Leave> {
         match request {
+            Request::Submit(_) if self.fork.is_behind() => self.put_off(request),
+            Request::Reset { .. } if self.fork.cannot_reset() => self.put_off(request),
             Request::Submit(submit) => self.submit(submit),
             Request::Look { turn: Which::Number(number), until, reply } => {
                 self.answer_about(number, until, reply);
@@ -31,6 +33,11 @@ impl Actor {
                 self.commit();
                 answer(reply, Ok(()));
             }
+            Request::Hold { until, reply } => {
+                let held = self.hold(until);
+                answer(reply, held);
+            }
+            Request::Fork { fork, reply } => self.ask_fork(fork, reply),
             Request::Close { grace_ms, reply } => {
                 self.closing = Some(Closing { grace_ms, replies: vec![reply] });
                 self.step(Event::CloseAsked);
@@ -49,7 +56,7 @@ impl Actor {
         None
     }
 
-    fn submit(&mut self, submit: Submit) {
+    pub(super) fn submit(&mut self, submit: Submit) {
         if let Some(id) = &submit.id
             && let Some(number) = self.turns.number(id)
         {

@@ -18,6 +18,7 @@ use super::actor::{Actor, Timers};
 use super::calls::OpenCalls;
 use super::confine::{Confined, confine};
 use super::disk::Owed;
+use super::fork::{ForkSide, rooms};
 use super::keeper_link::KeeperLink;
 use super::limits::{self, LimitsHeard};
 use super::turns::Turns;
@@ -35,26 +36,34 @@ use crate::workers::{self, Recipe};
 const LAUNCH_WAIT: Duration = Duration::from_secs(5);
 
 /// What the journal keeps of a session's making, to go on with it after a restart.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Spec {
     pub interrupt_grace_ms: u64,
     /// Absent in what a node wrote that knew of none.
     #[serde(default)]
-    policy: Option<Policy>,
+    pub policy: Option<Policy>,
     #[serde(default)]
     pub cgroups: Vec<PathBuf>,
     /// The session's temporary files, where it has no private `/tmp`.
     #[serde(default)]
-    tmp: Option<PathBuf>,
+    pub tmp: Option<PathBuf>,
     #[serde(default)]
-    owner: Option<Owner>,
+    pub owner: Option<Owner>,
+    /// The session that it was forked from, and the first of its family.
+    #[serde(default)]
+    pub forked_from: Option<SessionId>,
+    #[serde(default)]
+    pub family: Option<SessionId>,
+    /// Its first room for twins.
+    #[serde(default)]
+    pub room: Option<PathBuf>,
 }
 
 impl Spec {
     /// Of a session whose own cannot be read.
     pub(super) fn plain(interrupt_grace: Duration) -> Self {
         let interrupt_grace_ms = millis(interrupt_grace);
-        Self { interrupt_grace_ms, policy: None, cgroups: Vec::new(), tmp: None, owner: None }
+        Self { interrupt_grace_ms, ..Self::default() }
     }
 
     /// How long the session may live.
@@ -115,6 +124,7 @@ async fn make_reserved(
             // Whatever was made of it goes; a leftover that is busy is swept by the next node.
             context.cgroups.remove_of(&id);
             let _ = std::fs::remove_dir_all(context.config.tmp_of(&id));
+            rooms::remove_empty(&context.config.room_of(&id));
             context.forget(&id);
             Err(failure)
         }
@@ -167,7 +177,8 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
     let fresh = config.workspace_of(id);
     let workspace = workers::workspace(wanted, &fresh)?;
     let mut recipe = context.workers.recipe(wanted, &workspace)?;
-    let Confined { plan, egress, tmp } = confine(context, id, &policy, &workspace, &mut recipe)?;
+    let Confined { plan, egress, tmp, room } =
+        confine(context, id, &policy, &workspace, &mut recipe)?;
     let grace = wanted.interrupt_grace_ms.map_or(config.interrupt_grace, Duration::from_millis);
     let limits = policy.limits;
     let zygote = zygote_for(context, &policy, &workspace, &recipe);
@@ -184,6 +195,8 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         cgroups: cgroups.clone(),
         tmp,
         owner: wanted.owner.clone(),
+        room: Some(room.clone()),
+        ..Spec::default()
     };
     let log = context
         .journal
@@ -215,6 +228,7 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         cgroups,
         zygote,
         socket: claimed.as_ref().map(|claimed| claimed.socket.clone()),
+        family: Some(room),
     });
     Ok(Prepared { log, socket, launch, spec, claimed })
 }
@@ -277,6 +291,7 @@ pub(super) fn assemble(
         seen: seen_receiver,
         reader: log.reader(),
         egress,
+        family: spec.family.clone().unwrap_or_else(|| id.clone()),
     };
     let caller = spec.caller(&id);
     let wall_s = spec.wall_s();
@@ -307,6 +322,8 @@ pub(super) fn assemble(
         owed: Owed::default(),
         attached: None,
         closing: None,
+        keeper_forks: false,
+        fork: ForkSide::new(spec.room, spec.forked_from.is_some()),
     };
     (actor, handle)
 }
@@ -319,6 +336,10 @@ fn policy(created: &NewSession) -> Option<Box<Policy>> {
 
 fn owner(created: &NewSession) -> Option<Owner> {
     serde_json::from_value(created.spec.get("owner")?.clone()).ok()
+}
+
+fn forked_from(created: &NewSession) -> Option<SessionId> {
+    serde_json::from_value(created.spec.get("forked_from")?.clone()).ok()?
 }
 
 /// A session from its journal: what clients are shown of it.
@@ -340,6 +361,7 @@ pub(crate) fn info(facts: &Facts, state: SessionState) -> api::Session {
         hold: None,
         policy: policy(&facts.created),
         owner: owner(&facts.created),
+        forked_from: forked_from(&facts.created),
         confinement: facts.confinement.clone(),
         output_bytes: facts.output_bytes,
         output_dropped_bytes: facts.output_dropped_bytes,
@@ -352,11 +374,11 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn exists(id: &SessionId) -> Failure {
+pub(super) fn exists(id: &SessionId) -> Failure {
     Failure::new(ErrorCode::SessionExists, format!("there is or was a session {id}"))
 }
 
-fn creation_failed(id: &SessionId, error: &CreateError) -> Failure {
+pub(super) fn creation_failed(id: &SessionId, error: &CreateError) -> Failure {
     match error {
         CreateError::AlreadyExists(_) => exists(id),
         CreateError::Append(AppendError::DiskFull { .. }) => {
@@ -366,7 +388,7 @@ fn creation_failed(id: &SessionId, error: &CreateError) -> Failure {
     }
 }
 
-fn internal(message: &str) -> Failure {
+pub(super) fn internal(message: &str) -> Failure {
     tracing::error!(message);
     Failure::new(ErrorCode::Internal, message)
 }

@@ -14,6 +14,7 @@ use windlass_protocol::link::FromKeeper;
 use windlass_protocol::{LinkSeq, SessionId, TurnNo};
 
 use super::actor::Actor;
+use super::fork::rooms;
 use super::keeper_link::{Filled, KeeperLink};
 use super::start::{Spec, assemble};
 use super::turns::Turn;
@@ -90,6 +91,7 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     keepers::remove_socket(socket);
     context.cgroups.remove_of(id);
     let _ = std::fs::remove_dir_all(context.config.tmp_of(id));
+    rooms::remove_empty(&context.config.room_of(id));
     // Only an empty one goes.
     let _ = std::fs::remove_dir(context.config.workspace_of(id));
     context.journal.remove(id).map_err(|error| format!("journal: {error}"))

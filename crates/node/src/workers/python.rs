@@ -52,6 +52,8 @@ const FILES: &[Embedded] = &embedded![
     "tool_errors.py",
     "tools.py",
     "turns.py",
+    "twin.py",
+    "twin_state.py",
     "wire.py",
     "zygote.py",
 ];

@@ -12,7 +12,7 @@ use super::{Failed, PrepareError, Step, c_path};
 use crate::plan::{Ruleset, rights};
 
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(crate) struct Rules {
     files: u64,
     network: u64,
     scopes: u64,

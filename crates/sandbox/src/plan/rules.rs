@@ -101,7 +101,8 @@ pub(super) fn alone(policy: &Policy, machine: &Machine, place: &Place) -> Rulese
     let all = rights::READ | rights::CHANGE | rights::IOCTL_DEV;
     carve(&mut written(policy, place), all, &mut rules);
     if policy.workspace == WorkspaceAccess::Read {
-        carve(&mut std::iter::once(&place.workspace), rights::READ, &mut rules);
+        let own = [Some(&place.workspace), place.family.as_ref()].into_iter().flatten();
+        carve(&mut own.into_iter(), rights::READ, &mut rules);
     }
     rules.extend(place.tmp.iter().map(|path| Rule { path: path.clone(), access: all & files }));
     Ruleset { files, network, scopes: known_scopes(abi), rules }
@@ -123,8 +124,9 @@ const KERNEL_FILES: [&str; 9] = [
 ];
 
 fn written<'a>(policy: &Policy, place: &'a Place) -> impl Iterator<Item = &'a PathBuf> {
-    let workspace = (policy.workspace == WorkspaceAccess::Write).then_some(&place.workspace);
-    place.writable.iter().chain(workspace)
+    let own = [Some(&place.workspace), place.family.as_ref()].into_iter().flatten();
+    let own = own.filter(|_| policy.workspace == WorkspaceAccess::Write);
+    place.writable.iter().chain(own)
 }
 
 /// Places that are never opened as a whole, whatever the policy says is readable.

@@ -124,6 +124,7 @@ fn exposed(policy: &Policy, place: &Place) -> Vec<(PathBuf, Access)> {
         .chain(place.needed.iter().map(reading))
         .chain(writable.map(|path| (path.clone(), Access::Write)))
         .chain([(place.workspace.clone(), workspace)])
+        .chain(place.family.iter().map(|path| (path.clone(), workspace)))
         .collect()
 }
 

@@ -3,6 +3,9 @@
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
+/// What it calls itself, for whoever lists processes.
+pub(crate) const NAME: &str = "windlass-init";
+
 /// Never returns.
 pub(super) fn run() -> ! {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);

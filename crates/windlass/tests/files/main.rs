@@ -10,6 +10,7 @@ mod lists;
 mod transfers;
 mod watches;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use windlass_client::files::Expect;

@@ -171,7 +171,7 @@ class EnvironmentList(_EnvironmentList, total=False):
     error: Optional[str]
 
 # A failure's name, the same at every door and in the journal.
-ErrorCode = Literal["bad_request", "message_too_large", "overloaded", "session_not_found", "session_exists", "session_ended", "turn_not_found", "turn_not_running", "state_lost", "limit_memory", "limit_processes", "limit_disk", "limit_wall_time", "not_enforceable", "unauthorized", "worker_failed", "protocol_error", "worker_died", "keeper_lost", "deadline_passed", "unstoppable", "session_closed", "disk_full", "file_not_found", "file_conflict", "path_refused", "tool_not_found", "tool_failed", "tool_deadline_passed", "tool_host_gone", "tool_cancelled", "would_deadlock", "version_mismatch", "shutting_down", "already_running", "not_found", "internal"]
+ErrorCode = Literal["bad_request", "message_too_large", "overloaded", "session_not_found", "session_exists", "session_ended", "session_busy", "fork_refused", "fork_limit", "workspace_too_large", "turn_not_found", "turn_not_running", "state_lost", "limit_memory", "limit_processes", "limit_disk", "limit_wall_time", "not_enforceable", "unauthorized", "worker_failed", "protocol_error", "worker_died", "keeper_lost", "deadline_passed", "unstoppable", "session_closed", "disk_full", "file_not_found", "file_conflict", "path_refused", "tool_not_found", "tool_failed", "tool_deadline_passed", "tool_host_gone", "tool_cancelled", "would_deadlock", "version_mismatch", "shutting_down", "already_running", "not_found", "internal"]
 
 # An event with its bytes: as text where they are UTF-8, else in base64. Large bodies are left out and can be read from `GET output` or `GET displays`.
 EventItem = Union["EventItemTurnAccepted", "EventItemInterruptAsked", "EventItemOutput", "EventItemDisplay", "EventItemStdinWait", "EventItemToolCall", "EventItemToolCancel", "EventItemToolEnded", "EventItemInputTaken", "EventItemTurnEnded", "EventItemWorkerReady", "EventItemConfined", "EventItemLimitReached", "EventItemWorkerEnded", "EventItemEgress", "EventItemProtocolBroken", "EventItemOutputDropped", "EventItemMessagesDropped", "EventItemSessionEnded"]
@@ -625,6 +625,24 @@ class FileWritten(TypedDict):
     path: str
 
 
+class ForkSession(TypedDict, total=False):
+    """A twin of a session."""
+
+    # A name of the client's choice; made by the node when absent.
+    id: Optional[SessionId]
+    # Whose session the twin is. Default: the original's owner.
+    owner: Optional[Owner]
+
+
+class ForkedSession(TypedDict):
+    """What `POST /v1/sessions/{session}/fork` answers."""
+
+    # What the twin does not have, or has in common with the original.
+    not_carried: list[NotCarried]
+    # The twin. Its workspace is a copy, at another path than the original's.
+    session: Session
+
+
 class Health(TypedDict):
     status: str
 
@@ -691,6 +709,15 @@ class NodeStatus(_NodeStatus, total=False):
 
     # Where its TCP door is, if it is open.
     listen: Optional[str]
+
+
+class NotCarried(TypedDict):
+    """Something that a fork leaves with the original."""
+
+    # Its name, as far as it has one.
+    name: str
+    # `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; or `shared_memory`, which both have in common from then on.
+    what: str
 
 # How a turn ended.
 Outcome = Literal["ok", "error", "interrupted", "timed_out", "lost"]
@@ -839,6 +866,8 @@ class Session(_Session, total=False):
     # How the policy is enforced, once a worker was started under it.
     confinement: Optional[Confinement]
     ended: Optional[Ended]
+    # The session that it was forked from.
+    forked_from: Optional[SessionId]
     hold: Optional[Hold]
     # The keeper's process.
     keeper_pid: Optional[int]
@@ -878,7 +907,7 @@ class SessionTools(TypedDict):
     tools: list[SessionTool]
 
 # How a worker came to be. Its session is the same, whichever it was.
-StartedBy = Literal["exec", "zygote", "pool"]
+StartedBy = Literal["exec", "zygote", "pool", "fork"]
 
 
 class StdinWait(TypedDict):

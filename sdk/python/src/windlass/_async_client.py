@@ -135,6 +135,8 @@ class AsyncSession:
         self.id: str = info["id"]
         #: The directory that the code works in.
         self.workspace: str = info["workspace"]
+        #: What a fork has left with the original; empty for a session that is none.
+        self.not_carried: list[api.NotCarried] = []
         #: Its files, in and out.
         self.files = AsyncFiles(self._transport, self.id)
 
@@ -201,6 +203,13 @@ class AsyncSession:
     async def interrupt(self) -> None:
         """Stops the running turn; the state stays."""
         await self._transport.perform(calls.interrupt(self.id))
+
+    async def fork(self, *, id: Optional[str] = None) -> AsyncSession:
+        """A twin of this session; see `Session.fork`."""
+        forked = await self._transport.perform(calls.fork(self.id, id))
+        twin = AsyncSession(self._client, forked["session"], owned=True)
+        twin.not_carried = forked["not_carried"]
+        return twin
 
     async def reset(self) -> api.Session:
         """Gives the session a fresh worker: variables are gone, files stay."""

@@ -235,6 +235,17 @@ def close(session: str, grace_ms: Optional[int]) -> Flow[api.Session]:
     return cast(api.Session, (yield call).json())
 
 
+#: How long a fork may take: a large workspace is copied first.
+FORK_WAIT = 120.0
+
+
+def fork(session: str, id: Optional[str]) -> Flow[api.ForkedSession]:
+    wanted = {} if id is None else {"id": id}
+    place = path("sessions", session, "fork")
+    answer = yield post(place, wanted, Repeat.IF_NOT_SENT, FORK_WAIT)
+    return cast("api.ForkedSession", answer.json())
+
+
 def reset(session: str) -> Flow[api.Session]:
     answer = yield post(path("sessions", session, "reset"), None, Repeat.IF_NOT_SENT)
     return cast(api.Session, answer.json())

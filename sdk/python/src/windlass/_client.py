@@ -113,6 +113,8 @@ class Session:
         self.id: str = info["id"]
         #: The directory that the code works in.
         self.workspace: str = info["workspace"]
+        #: What a fork has left with the original; empty for a session that is none.
+        self.not_carried: list[api.NotCarried] = []
         #: Its files, in and out.
         self.files = Files(transport, self.id)
 
@@ -178,6 +180,14 @@ class Session:
     def interrupt(self) -> None:
         """Stops the running turn; the state stays."""
         self._transport.perform(calls.interrupt(self.id))
+
+    def fork(self, *, id: Optional[str] = None) -> Session:
+        """A twin of this session, which must be idle: a session with the same variables, in a copy
+        of the workspace. What it does not have (threads, sockets, ...) is in its `not_carried`."""
+        forked = self._transport.perform(calls.fork(self.id, id))
+        twin = Session(self._transport, forked["session"], owned=True)
+        twin.not_carried = forked["not_carried"]
+        return twin
 
     def reset(self) -> api.Session:
         """Gives the session a fresh worker: variables are gone, files stay."""

@@ -1,0 +1,314 @@
+//! Forking a live session: the original is held idle, its workspace copied, its worker forked by its
+//! keeper; then the twin is a session like any other, with a keeper, a journal and an owner.
+//!
+//! [`rooms`] knows the directories, [`copy`] copies a workspace.
+
+mod copy;
+pub(crate) mod rooms;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use windlass_journal::NewSession;
+use windlass_lifecycle::link::NodeHalf;
+use windlass_lifecycle::{Event, Session as Machine};
+use windlass_protocol::api::SessionState;
+use windlass_protocol::limits::WAITING_TURNS_MAX;
+use windlass_protocol::link::{Command, Fork, ForkEnd, NotCarried};
+use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
+
+use super::actor::Actor;
+use super::keeper_link::KeeperLink;
+use super::requests::answer;
+use super::start::{self, Spec};
+use super::{Handle, Reply, Request};
+use crate::clock::now_ms;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::keepers;
+
+/// How long a keeper may take to fork, beyond what it gives its worker.
+const FORK_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A session that is held idle, as far as its twin must be like it.
+#[derive(Debug)]
+pub(crate) struct Original {
+    created: NewSession,
+    /// Where the twin's place is to be made.
+    room: PathBuf,
+}
+
+/// What a session's owner knows of forks.
+#[derive(Debug)]
+pub(super) struct ForkSide {
+    /// Its first room; none where an earlier release made the session.
+    room: Option<PathBuf>,
+    /// It is a twin, and its worker has not been up yet.
+    awaits_twin: bool,
+    /// Over when nobody wants it idle any more.
+    held: Option<oneshot::Receiver<()>>,
+    /// What was asked meanwhile, in that order.
+    put_off: VecDeque<Request>,
+    /// Who waits for the keeper's answer, and for which session.
+    asked: Option<(SessionId, Reply<Vec<NotCarried>>)>,
+}
+
+impl ForkSide {
+    pub fn new(room: Option<PathBuf>, is_twin: bool) -> Self {
+        Self { room, awaits_twin: is_twin, held: None, put_off: VecDeque::new(), asked: None }
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Whether a turn must wait.
+    pub fn is_behind(&self) -> bool {
+        self.is_held() || !self.put_off.is_empty()
+    }
+
+    /// Whether a reset must wait: a twin that is not up yet holds what it is to lose.
+    pub fn cannot_reset(&self) -> bool {
+        self.is_behind() || self.awaits_twin
+    }
+
+    /// Waits until nobody wants it idle any more.
+    pub async fn released(&mut self) {
+        if let Some(held) = &mut self.held {
+            let _ = held.await;
+        }
+    }
+
+    pub fn first_room(&self) -> Option<PathBuf> {
+        self.room.clone()
+    }
+}
+
+/// Makes a twin of `original`. What was begun is finished also when nobody waits for it any more.
+pub(crate) async fn fork(
+    context: &Arc<Context>,
+    original: Handle,
+    id: SessionId,
+    owner: Option<Owner>,
+) -> Result<(Handle, Vec<NotCarried>), Failure> {
+    if !context.reserve(&id).await {
+        return Err(start::exists(&id));
+    }
+    let context = context.clone();
+    let forked = tokio::spawn(async move {
+        let forked = make(&context, &original, &id, owner).await;
+        if forked.is_err() {
+            context.cgroups.remove_of(&id);
+            context.forget(&id);
+        }
+        forked
+    });
+    forked.await.map_err(|error| start::internal(&error.to_string()))?
+}
+
+async fn make(
+    context: &Arc<Context>,
+    original: &Handle,
+    id: &SessionId,
+    owner: Option<Owner>,
+) -> Result<(Handle, Vec<NotCarried>), Failure> {
+    if context.journal.session(id).is_ok_and(|known| known.is_some()) {
+        return Err(start::exists(id));
+    }
+    let (hold, until) = oneshot::channel();
+    let held = original.ask(|reply| Request::Hold { until, reply }).await?;
+    let (new, fork) = prepare_apart(context, original, held, id, owner).await?;
+    let (socket, place) = (fork.socket.clone(), family::place(&fork.room));
+    let asked = original.ask(|reply| Request::Fork { fork: Box::new(fork), reply });
+    let asked = tokio::time::timeout(FORK_PATIENCE, asked).await;
+    drop(hold);
+    let asked = asked.unwrap_or_else(|_| Err(refused("its keeper did not answer in time")));
+    let not_carried = match asked {
+        Ok(not_carried) => not_carried,
+        Err(failure) => {
+            let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(place)).await;
+            return Err(failure);
+        }
+    };
+    let spec: Spec = serde_json::from_value(new.spec.clone()).unwrap_or_default();
+    let log = context.journal.create(new).map_err(|error| start::creation_failed(id, &error))?;
+    let half = NodeHalf::new(context.epoch, LinkSeq(0));
+    let link = KeeperLink::open(socket, half, None).map_err(|error| {
+        start::internal(&format!("the keeper of a twin cannot be reached: {error}"))
+    })?;
+    let machine = Machine::default();
+    let (mut actor, handle) = start::assemble(context, id.clone(), machine, log, link, spec);
+    actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
+    context.admit(handle.clone());
+    context.metrics.session_created();
+    tokio::spawn(actor.run());
+    Ok((handle, not_carried))
+}
+
+/// [`prepare`], where waiting hurts nobody.
+async fn prepare_apart(
+    context: &Arc<Context>,
+    original: &Handle,
+    held: Original,
+    id: &SessionId,
+    owner: Option<Owner>,
+) -> Result<(NewSession, Fork), Failure> {
+    let (context, id, first) = (context.clone(), id.clone(), original.family.clone());
+    let prepared = move || prepare(&context, held, id, first, owner);
+    let prepared = tokio::task::spawn_blocking(prepared).await;
+    prepared.map_err(|error| start::internal(&error.to_string()))?
+}
+
+/// The twin's place with its workspace, its cgroups, and what the journal will know of it.
+fn prepare(
+    context: &Context,
+    held: Original,
+    id: SessionId,
+    first: SessionId,
+    owner: Option<Owner>,
+) -> Result<(NewSession, Fork), Failure> {
+    let Original { created, room } = held;
+    let spec: Spec = serde_json::from_value(created.spec.clone()).unwrap_or_default();
+    let socket = keepers::socket_path(&context.config, &id);
+    keepers::check_path(&socket).map_err(|error| start::internal(&error.to_string()))?;
+    keepers::remove_socket(&socket);
+    rooms::prepare(&room).map_err(|error| cannot_copy(&error))?;
+    let copy = family::workspace(&room);
+    if let Err(failure) = copy::copy(created.workspace.as_ref(), &copy) {
+        rooms::undo(&room);
+        return Err(failure);
+    }
+    rooms::link(&context.config.workspace_of(&id), &copy);
+    let limits = spec.policy.as_ref().map(|policy| policy.limits).unwrap_or_default();
+    let cgroups = context.cgroups.make(&id, &limits).map_err(|error| {
+        rooms::undo(&room);
+        start::internal(&format!("the cgroups of session {id} cannot be made: {error}"))
+    })?;
+    let spec = Spec {
+        cgroups: cgroups.clone(),
+        // The original's, and the family's to the end.
+        tmp: None,
+        owner: owner.or(spec.owner),
+        forked_from: Some(created.id),
+        family: Some(first),
+        room: Some(family::room_of_twin(&room)),
+        ..spec
+    };
+    let new = NewSession {
+        id: id.clone(),
+        created_at_ms: now_ms(),
+        workspace: copy.display().to_string(),
+        worker_kind: created.worker_kind,
+        spec: serde_json::to_value(&spec).unwrap_or_default(),
+        quota_bytes: created.quota_bytes,
+    };
+    Ok((new, Fork { session: id, socket, room, cgroups }))
+}
+
+fn cannot_copy(error: &std::io::Error) -> Failure {
+    Failure::new(ErrorCode::Internal, format!("the workspace cannot be copied: {error}"))
+}
+
+fn refused(message: &str) -> Failure {
+    Failure::new(ErrorCode::ForkRefused, message)
+}
+
+impl Actor {
+    /// Holds the session idle until `until` is over.
+    pub(super) fn hold(&mut self, until: oneshot::Receiver<()>) -> Result<Original, Failure> {
+        let state = self.machine.state();
+        if state != SessionState::Idle || self.fork.is_held() {
+            let message = format!("session {} is not idle", self.id);
+            return Err(Failure::new(ErrorCode::SessionBusy, message));
+        }
+        let created = self.log.facts().created.clone();
+        let first = self.fork.room.as_deref().ok_or_else(|| {
+            refused("it was made by an earlier release, without a room for twins")
+        })?;
+        if !self.keeper_forks {
+            return Err(refused("its keeper is of an earlier release"));
+        }
+        if created.worker_kind != "python" {
+            return Err(refused("only Python sessions can be forked"));
+        }
+        let room = rooms::current(first);
+        self.fork.held = Some(until);
+        Ok(Original { created, room })
+    }
+
+    /// A turn or a reset came while the session is held: it is served when it is not any more.
+    pub(super) fn put_off(&mut self, request: Request) {
+        if self.fork.put_off.len() < WAITING_TURNS_MAX {
+            return self.fork.put_off.push_back(request);
+        }
+        let full = Failure::of(ErrorCode::Overloaded, self.id.as_str());
+        match request {
+            Request::Submit(submit) => answer(submit.reply, Err(full)),
+            Request::Reset { reply } => answer(reply, Err(full)),
+            _ => {}
+        }
+    }
+
+    /// The session is not held any more.
+    pub(super) fn let_go(&mut self) {
+        self.fork.held = None;
+        self.catch_up();
+    }
+
+    /// Serves what was put off.
+    fn catch_up(&mut self) {
+        for request in std::mem::take(&mut self.fork.put_off) {
+            // None of them ends the session's owner.
+            let _ = self.serve(request);
+        }
+    }
+
+    pub(super) fn ask_fork(&mut self, fork: Box<Fork>, reply: Reply<Vec<NotCarried>>) {
+        if self.machine.state() != SessionState::Idle {
+            return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
+        }
+        self.fork.asked = Some((fork.session.clone(), reply));
+        self.link.command(Command::Fork(fork), Bytes::new());
+        // A closed link shows when it is read.
+        let _ = self.link.flush();
+    }
+
+    /// The keeper's word about a fork.
+    pub(super) fn forked(&mut self, session: &SessionId, end: ForkEnd) {
+        let Some((_, reply)) = self.fork.asked.take_if(|(asked, _)| asked == session) else {
+            return;
+        };
+        let end = match end {
+            ForkEnd::Done { not_carried } => Ok(not_carried),
+            ForkEnd::Refused { code, message } => {
+                Err(Failure::new(code, format!("session {} was not forked: {message}", self.id)))
+            }
+        };
+        answer(reply, end);
+    }
+
+    /// A twin's first worker holds state from its first moment.
+    pub(super) fn note_carried_state(&mut self, event: Event) {
+        if event == Event::WorkerReady && std::mem::take(&mut self.fork.awaits_twin) {
+            self.step(Event::StateCarried);
+            if !self.fork.is_held() {
+                self.catch_up();
+            }
+        }
+    }
+
+    /// The temporary directory that goes with this session: the family's, when this is the last of it.
+    pub(super) fn family_tmp(&mut self) -> Option<PathBuf> {
+        let handle = self.context.find(&self.id)?;
+        let others = self.context.handles();
+        if others.iter().any(|other| other.family == handle.family && other.id != self.id) {
+            return None;
+        }
+        let left = self.context.config.tmp_of(&handle.family);
+        self.tmp.take().or_else(|| left.is_dir().then_some(left))
+    }
+}

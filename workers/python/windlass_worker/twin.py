@@ -1,0 +1,186 @@
+"""Forking a twin: a copy of this process, between turns, that goes on as another session's worker.
+
+Owns the order in which the two part. Imported with the first fork, or by the zygote.
+
+The twin is forked twice, so that it is no child of the original: the code can neither wait for it
+nor be told of its end. Both then add a layer to their confinement, which keeps either from
+signalling, tracing or writing to the other; a layer that were there before the fork would be
+common to both. Until the original is behind its own, the twin waits, and it does not go on at all
+if either of them fails: there are no twins that are not apart.
+"""
+
+import os
+from errno import E2BIG
+from os import _exit
+
+from . import twin_state
+from .wire import frame, quoted, scan
+
+_LIBRARY = "libwindlass_sandbox.so"
+# What a ruleset is refused with by the library itself.
+_NOT_APART = "it cannot be kept apart from its twin: %s"
+
+
+class Refused(Exception):
+    """There is no twin, and why."""
+
+    def __init__(self, reason, limit=False):
+        super().__init__(reason)
+        self.limit = limit
+
+
+def fork(wire, inbox, order):
+    """Fork. In the twin, the descriptor of its protocol socket; None in the original."""
+    try:
+        twin, not_carried = inbox.undisturbed(lambda: _part(wire, scan(order.decode(), 0)[0]))
+    except Refused as refused:
+        _say(wire, b"false", refused.args[0], refused.limit)
+        return None
+    except Exception as error:
+        _say(wire, b"false", "%s: %s" % (type(error).__name__, error), False)
+        return None
+    if twin is None:
+        _say(wire, b"true", "", False, not_carried)
+    return twin
+
+
+def _say(wire, ok, reason, limit, not_carried=b""):
+    header = b'{"kind":"forked","ok":%b,"reason":%b,"limit":%b}' % (
+        ok,
+        quoted(reason),
+        b"true" if limit else b"false",
+    )
+    wire.send(frame(header, not_carried))
+
+
+def _part(wire, order):
+    """The descriptor of the twin's socket in the twin, and what it does not have in the original."""
+    wire.send(frame(b'{"kind":"fork_wait"}'))
+    ends = wire.receive_descriptors(3)
+    if len(ends) != 3:
+        raise Refused("its descriptors did not come")
+    apart = None
+    try:
+        apart = _Apart(order)
+        state = twin_state.State(order["workspace"], order["copy"], (wire.fd, *ends))
+        not_carried = state.not_carried()
+        if _fork_apart(apart):
+            return _take_over(state, ends), b""
+    finally:
+        if apart is None or not apart.is_twin:
+            for end in ends:
+                os.close(end)
+    return None, not_carried
+
+
+def _take_over(state, ends):
+    try:
+        return state.take_over(ends)
+    except BaseException:
+        # Nobody could be told: the keeper finds its socket closed.
+        _exit(1)
+
+
+class _Apart:
+    """The layers of the two."""
+
+    def __init__(self, order):
+        self._original = order.get("original")
+        self._twin = order.get("twin")
+        self.is_twin = False
+        if self._original is not None:
+            self._call = _library()
+
+    def adopt(self, orphans):
+        """Whether orphans come to this process, or to who holds it."""
+        if self._original is not None:
+            self._call("windlass_adopt", orphans)
+
+    def enter(self):
+        """Add this process's own layer; 0, or the number of an error."""
+        rules = self._twin if self.is_twin else self._original
+        if rules is None:
+            return 0
+        rules = rules.encode()
+        return self._call("windlass_separate", rules, len(rules))
+
+
+def _fork_apart(apart):
+    """Fork, and put both behind their layers. True in the twin; raises in the original alone."""
+    told, tell = os.pipe()
+    wait, go = os.pipe()
+    try:
+        # The twin is to come to who holds this process.
+        apart.adopt(0)
+        between = os.fork()
+        if between == 0:
+            _fork_again(apart, (told, go))
+            # The twin alone comes here.
+            _be_twin(apart, tell, wait)
+            return True
+        os.close(tell)
+        tell = None
+        os.waitpid(between, 0)
+        _be_original(apart, told)
+        os.write(go, b"g")
+        return False
+    finally:
+        if not apart.is_twin:
+            apart.adopt(1)
+            for end in (told, tell, wait, go):
+                if end is not None:
+                    os.close(end)
+
+
+def _fork_again(apart, others):
+    """In the process between: it ends here."""
+    apart.is_twin = True
+    try:
+        if os.fork() != 0:
+            _exit(0)
+        for end in others:
+            os.close(end)
+    except BaseException:
+        _exit(1)
+
+
+def _be_twin(apart, tell, wait):
+    try:
+        os.setpgid(0, 0)
+        code = apart.enter()
+        os.write(tell, b"%d" % code)
+        os.close(tell)
+        if code or os.read(wait, 1) != b"g":
+            _exit(1)
+        os.close(wait)
+        apart.adopt(1)
+    except BaseException:
+        _exit(1)
+
+
+def _be_original(apart, told):
+    said = os.read(told, 16)
+    if not said:
+        raise Refused("the twin ended before it was kept apart")
+    code = int(said) or apart.enter()
+    if code == E2BIG:
+        raise Refused("it was forked as often as it can be", limit=True)
+    if code:
+        raise Refused(_NOT_APART % (os.strerror(code) if code > 0 else "its rules are none"))
+
+
+def _library():
+    """Calls a function of the sandbox's library, which returns a number."""
+    path = os.path.join(os.path.dirname(__file__), _LIBRARY)
+    try:
+        # The package around it takes milliseconds to import, and nothing of it is needed.
+        import _ctypes
+
+        handle = _ctypes.dlopen(path, os.RTLD_NOW)
+    except (ImportError, OSError) as error:
+        raise Refused(_NOT_APART % error) from None
+
+    def call(name, *arguments):
+        return _ctypes.call_function(_ctypes.dlsym(handle, name), arguments)
+
+    return call
