@@ -16,6 +16,9 @@ pub const POOL_DEFAULT: usize = 2;
 /// Modules in one preload list.
 pub const PRELOAD_MAX: usize = 256;
 
+/// Environments of one node: each is a process that stays.
+pub const ENVIRONMENTS_MAX: usize = 16;
+
 /// `environments.json`, as the user writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,6 +48,8 @@ pub enum FileError {
     Json(String),
     #[error("its version is {0}, and this release knows {FILE_VERSION}")]
     Version(u32),
+    #[error("it names {0} environments, and {ENVIRONMENTS_MAX} is the most")]
+    Environments(usize),
     #[error("the environment {0:?} has a pool of more than {POOL_MAX}")]
     Pool(String),
     #[error("the environment {0:?} preloads more than {PRELOAD_MAX} modules")]
@@ -59,6 +64,9 @@ impl EnvironmentsFile {
             serde_json::from_str(text).map_err(|error| FileError::Json(error.to_string()))?;
         if file.version != FILE_VERSION {
             return Err(FileError::Version(file.version));
+        }
+        if file.environments.len() > ENVIRONMENTS_MAX {
+            return Err(FileError::Environments(file.environments.len()));
         }
         for entry in &file.environments {
             if entry.pool.is_some_and(|pool| pool > POOL_MAX) {
@@ -165,7 +173,10 @@ mod tests {
             {"interpreter": "python3", "preload": ["numpy", "os.path"], "pool": 4}]}"#;
         let file = EnvironmentsFile::parse(good).unwrap();
         assert_eq!(file.environments[0].preload, ["numpy", "os.path"]);
+        let many = vec![r#"{"interpreter": "python3"}"#; ENVIRONMENTS_MAX + 1].join(",");
+        let many = format!(r#"{{"version": 1, "environments": [{many}]}}"#);
         for (bad, why) in [
+            (many, "names 17 environments"),
             (good.replace("\"version\": 1", "\"version\": 2"), "version is 2"),
             (good.replace("\"pool\": 4", "\"pool\": 65"), "more than 64"),
             (good.replace("numpy", "import os"), "not the name of a module"),
