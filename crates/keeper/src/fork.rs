@@ -310,7 +310,7 @@ impl Twin {
     fn of(original: &Launch, fork: &Fork) -> Result<Self, Refused> {
         let first = original.family.as_deref();
         let first = first.ok_or_else(|| Refused::new("it was started without a room for twins"))?;
-        let mut plan: Plan = serde_json::from_value(original.plan.clone())
+        let mut plan: Plan = serde_json::from_str(&original.plan)
             .map_err(|error| Refused::new(format!("its plan is none: {error}")))?;
         let enforced = |report: &ControlReport| {
             report.control == Control::Protected && report.state == ControlState::Enforced
@@ -333,7 +333,7 @@ impl Twin {
         let copy = family::workspace(&fork.room);
         let (theirs, twin) = (theirs.map(text), twin.map(text));
         moved(&mut plan, places);
-        let plan = serde_json::to_value(&plan).expect("a plan always serialises");
+        let plan = serde_json::to_string(&plan).expect("a plan always serialises");
         let launch = Box::new(Launch {
             session: fork.session.clone(),
             cwd: copy.clone(),

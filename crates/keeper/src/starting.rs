@@ -64,7 +64,7 @@ pub(crate) fn start(
     hold: Hold,
     waiting: Option<InWaiting>,
 ) -> Result<Fresh, StartError> {
-    let mut plan: Plan = serde_json::from_value(launch.plan.clone())?;
+    let mut plan: Plan = serde_json::from_str(&launch.plan)?;
     if let (Some(family), Some(room)) = (&launch.family, room) {
         leave_room(&mut plan, family, room);
     }
@@ -72,10 +72,11 @@ pub(crate) fn start(
         let _ = rustix::thread::set_name(crate::NAME);
     }
     match waiting {
-        Some(waiting) if waiting.worker.shape == Shape::of(&plan) => {
+        Some(waiting) if waiting.worker.suits(&plan) => {
             return waiting.claim(launch, &plan, StartedBy::Pool);
         }
-        Some(_) | None => {}
+        Some(waiting) => waiting.worker.end(),
+        None => {}
     }
     if let Some(zygote) = launch.zygote.as_deref() {
         match fork(zygote, Shape::of(&plan), hold, &launch.cgroups) {
@@ -102,6 +103,16 @@ fn fork(
         kept: theirs.socket.as_fd(),
     };
     Ok(InWaiting { worker: from_zygote(zygote, shape, &ends, cgroups)?, lines })
+}
+
+/// Forks a worker that waits, and has it build the view that its session will most likely have.
+fn make_wait(prepare: &Prepare, hold: Hold) -> Result<InWaiting, StartError> {
+    let shape = serde_json::from_value(prepare.shape.clone())?;
+    let mut waiting = fork(&prepare.zygote, shape, hold, &prepare.cgroups)?;
+    if let Some(plan) = &prepare.plan {
+        waiting.worker.build(&serde_json::from_str(plan)?)?;
+    }
+    Ok(waiting)
 }
 
 impl InWaiting {
@@ -144,9 +155,7 @@ impl Keeper {
         self.node = Some(caller);
         self.alone_since = None;
         let hold = self.held.hold();
-        let forked = serde_json::from_value(prepare.shape.clone())
-            .map_err(StartError::from)
-            .and_then(|shape| fork(&prepare.zygote, shape, hold, &prepare.cgroups));
+        let forked = make_wait(prepare, hold);
         match forked {
             Ok(waiting) => {
                 self.waiting = Some(waiting);

@@ -127,12 +127,20 @@ impl Config {
 
     /// Where a session works whose client names no directory.
     pub(crate) fn workspace_of(&self, session: &SessionId) -> PathBuf {
-        self.state_dir.join("workspaces").join(session.as_str())
+        self.workspaces_dir().join(session.as_str())
+    }
+
+    pub(crate) fn workspaces_dir(&self) -> PathBuf {
+        self.state_dir.join("workspaces")
+    }
+
+    pub(crate) fn rooms_dir(&self) -> PathBuf {
+        self.state_dir.join("families")
     }
 
     /// Where the places of a session's twins are.
     pub(crate) fn room_of(&self, session: &SessionId) -> PathBuf {
-        self.state_dir.join("families").join(session.as_str())
+        self.rooms_dir().join(session.as_str())
     }
 
     /// What opens the TCP door.

@@ -21,9 +21,9 @@ use windlass_protocol::environments::{
     EnvironmentEntry, EnvironmentList, POOL_DEFAULT, PoolInfo, ZygoteInfo, ZygoteState,
 };
 use windlass_protocol::{Epoch, SessionId, environments};
-use windlass_sandbox::{Shape, Wanted};
+use windlass_sandbox::{Plan, Wanted};
 
-use self::pool::Waiting;
+use self::pool::{Model, Waiting};
 use self::zygote::Zygote;
 use crate::config::{Config, StartBy};
 use crate::workers::Recipe;
@@ -57,9 +57,11 @@ struct State {
     /// Its interpreter, once that was looked for.
     program: Option<PathBuf>,
     zygote: Stage,
-    /// Which namespaces the workers get that wait.
-    shape: Option<Shape>,
+    /// What the sessions will be like for which workers wait.
+    model: Option<Model>,
     waiting: Vec<Waiting>,
+    /// When one of them was last claimed.
+    claimed: Option<Instant>,
     /// How many are on their way to wait.
     coming: usize,
     /// When one could not be made to wait, until one could.
@@ -133,8 +135,9 @@ impl Environments {
         zygote.fits(&asking.recipe.env).then(|| zygote.socket().to_owned())
     }
 
-    /// A worker that waits, for a session that [`Self::zygote_for`] gave this zygote to.
-    pub fn claim(&self, zygote: &Path, shape: Shape) -> Option<Claimed> {
+    /// A worker that waits, for a session that [`Self::zygote_for`] gave this zygote to, with this plan
+    /// and these directories of its own.
+    pub fn claim(&self, zygote: &Path, plan: &Plan, own: &[&Path]) -> Option<Claimed> {
         if self.start != StartBy::Pool {
             return None;
         }
@@ -145,11 +148,12 @@ impl Environments {
             if !of_zygote(&state) {
                 continue;
             }
-            if state.shape != Some(shape) {
-                // Those who wait are of another shape; the next ones will be of this.
-                state.shape = Some(shape);
+            if !state.model.as_ref().is_some_and(|model| model.suits(plan)) {
+                // Those who wait are for others; the next ones will be for such as this.
+                state.model = Some(Model::of(plan, own));
                 state.waiting.clear();
             }
+            state.claimed = Some(Instant::now());
             self.wanted.notify_one();
             // Whoever has waited longest comes first.
             while !state.waiting.is_empty() {

@@ -4,7 +4,7 @@
 pub(crate) mod actor;
 pub(crate) mod calls;
 pub(crate) mod cgroups;
-mod confine;
+pub(crate) mod confine;
 mod disk;
 mod effects;
 pub(crate) mod fork;

@@ -238,8 +238,9 @@ pub struct Launch {
     pub node_grace_ms: u64,
     /// How long a worker may take to say `worker_ready`.
     pub start_timeout_ms: u64,
-    /// How the worker is confined: the sandbox's plan, which only the keeper reads.
-    pub plan: serde_json::Value,
+    /// How the worker is confined: the sandbox's plan as JSON text, which only the keeper and the
+    /// worker's process read.
+    pub plan: String,
     /// Where connections out of the sandbox go: the node's socket for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<PathBuf>,
@@ -267,5 +268,8 @@ pub struct Prepare {
     pub zygote: PathBuf,
     /// What must be known of the worker before it is forked; the sandbox's, as in the plan.
     pub shape: serde_json::Value,
+    /// The plan whose view it builds while it waits, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
     pub cgroups: Vec<PathBuf>,
 }

@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use seccompiler::BpfProgram;
 use windlass_protocol::confinement::Isolation;
 
+pub(crate) use self::mounts::Begun;
 use crate::plan::{NetworkPlan, Plan};
 use crate::seccomp::{self, FilterError, Namespaces, Shape};
 
@@ -227,9 +228,26 @@ impl Prepared {
     ///
     /// The caller has one thread.
     pub fn confine(&self) -> Result<Option<OwnedFd>, Failed> {
-        let mut listener = None;
         if self.isolation == Isolation::Full {
             self.mounts.build()?;
+        }
+        self.confine_in_view()
+    }
+
+    /// Builds the view, for a process that does not know its session yet.
+    pub(crate) fn begin_view(&self) -> Result<Begun, Failed> {
+        self.mounts.begin()
+    }
+
+    /// Adds to a view that was begun what is still to be mounted, and enters it.
+    pub(crate) fn finish_view(&self, begun: &Begun, late: &[usize]) -> Result<(), Failed> {
+        self.mounts.finish(begun, late)
+    }
+
+    /// What follows when the view is entered. Returns the proxy's listener.
+    pub(crate) fn confine_in_view(&self) -> Result<Option<OwnedFd>, Failed> {
+        let mut listener = None;
+        if self.isolation == Isolation::Full {
             rights::name_machine();
             let network = self.spaces.network;
             if network != NetworkPlan::Machine {

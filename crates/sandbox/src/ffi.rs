@@ -4,11 +4,12 @@
 
 use std::ffi::{CStr, c_char};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use crate::plan::Plan;
 use crate::spawn::channel::Channel;
 use crate::spawn::places::Places;
-use crate::spawn::zygote::inside::{self, BecomeError};
+use crate::spawn::zygote::inside::{self, BecomeError, Built};
 
 /// The plan is not one.
 const BAD_PLAN: i32 = -1;
@@ -46,6 +47,36 @@ pub unsafe extern "C" fn windlass_say_worker(channel: i32, worker: i32) -> i32 {
     0
 }
 
+/// The view that this process has built, until it is a worker.
+static BUILT: Mutex<Option<Built>> = Mutex::new(None);
+
+/// Builds the view of the plan (JSON) in the calling process, which has one thread: it may then be
+/// given a session whose view has more in its own directories, and is otherwise the same. On anything
+/// but 0 the process must end.
+///
+/// # Safety
+/// `plan` points to `length` readable bytes, and `channel` is an open descriptor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_build_view(plan: *const u8, length: usize, channel: i32) -> i32 {
+    // SAFETY: the caller's promises.
+    let (bytes, channel) = unsafe {
+        (std::slice::from_raw_parts(plan, length), Channel::of(OwnedFd::from_raw_fd(channel)))
+    };
+    let built = match serde_json::from_slice::<Plan>(bytes) {
+        Ok(plan) => inside::build_ahead(plan, &channel),
+        Err(_) => Err(BecomeError::Unprepared),
+    };
+    // It is the caller's.
+    std::mem::forget(channel);
+    match built {
+        Ok(built) => {
+            *BUILT.lock().unwrap_or_else(PoisonError::into_inner) = Some(built);
+            0
+        }
+        Err(error) => number(&error),
+    }
+}
+
 /// Confines the calling process, which has one thread, as the plan (JSON) says, tests the sandbox,
 /// tells the keeper, and enters the directory. On anything but 0 the process must end: -1 is a plan
 /// that is not one, -2 a sandbox that does not hold.
@@ -79,13 +110,17 @@ pub unsafe extern "C" fn windlass_become_worker(
         )
     };
     let Ok(plan) = serde_json::from_slice::<Plan>(bytes) else { return BAD_PLAN };
-    let became = inside::become_worker(&plan, cwd, &places, &channel);
+    let built = BUILT.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let became = inside::become_worker(&plan, built, cwd, &places, &channel);
     // It is closed, or the process is about to end.
     std::mem::forget(channel);
-    match became {
-        Ok(()) => 0,
-        Err(BecomeError::Unprepared) => BAD_PLAN,
-        Err(BecomeError::Confine(failed)) => failed.errno,
-        Err(BecomeError::CanaryThrough) => CANARY_THROUGH,
+    became.map_or_else(|error| number(&error), |()| 0)
+}
+
+fn number(error: &BecomeError) -> i32 {
+    match error {
+        BecomeError::Unprepared => BAD_PLAN,
+        BecomeError::Confine(failed) => failed.errno,
+        BecomeError::CanaryThrough => CANARY_THROUGH,
     }
 }

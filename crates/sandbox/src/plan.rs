@@ -2,13 +2,14 @@
 //! amounts to here. Pure: what the machine and its files are like comes in as [`Machine`] and
 //! [`Place`], so the same input gives the same plan.
 
+pub mod ahead;
 pub mod apart;
 mod canaries;
 mod controls;
 mod rules;
 mod view;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
@@ -72,6 +73,23 @@ pub enum Mount {
     Devices { shm_bytes: Option<u64> },
     /// The processes of the session's own pid namespace.
     Processes,
+}
+
+impl Mount {
+    /// What it is mounted at, where that is not fixed.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Bind { path, .. }
+            | Self::Private { path, .. }
+            | Self::Hide { path, .. }
+            | Self::Shell { path } => Some(path),
+            Self::Machine { .. }
+            | Self::Empty
+            | Self::Link { .. }
+            | Self::Devices { .. }
+            | Self::Processes => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

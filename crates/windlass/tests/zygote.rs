@@ -170,6 +170,60 @@ async fn caches_and_variables_of_one_session_are_not_in_another() {
 }
 
 /// What a session's code can see of its surroundings is what it would see without a zygote.
+/// What a session sees of its user's home.
+async fn seen_of_home(client: &Client) -> (SessionId, String) {
+    let id = client.create_session(&TestNode::create()).await.unwrap().session.id;
+    let code = "import os\n\
+        def look(name):\n    \
+            try: return open(os.path.expanduser('~/' + name)).read()\n    \
+            except OSError as error: return type(error).__name__\n\
+        print([look(name) for name in ('.netrc', '.gitconfig', '.profile', '.aws/credentials')])";
+    let seen = run_ok(client, &id, code).await;
+    (id, seen)
+}
+
+#[tokio::test]
+async fn a_view_that_was_built_ahead_is_as_one_that_is_built_now() {
+    let mut all = Vec::new();
+    for way in ["exec", "zygote", "pool"] {
+        // Not below `/tmp`, where sessions have files of their own.
+        let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let put = |name: &str, text: &str| {
+            // As editors do: another file takes the name.
+            let fresh = home.path().join("fresh");
+            std::fs::write(&fresh, text).unwrap();
+            std::fs::rename(fresh, home.path().join(name)).unwrap();
+        };
+        put(".netrc", "secret one");
+        put(".gitconfig", "old");
+        let node = TestNode::builder(PROGRAM)
+            .env("WINDLASS_START", way)
+            .env("HOME", home.path())
+            .start()
+            .await
+            .unwrap();
+        node.await_environments().await.unwrap();
+        let client = node.client().await.unwrap();
+        put(".netrc", "secret two");
+        put(".gitconfig", "new");
+        put(".profile", "came later");
+        std::fs::create_dir(home.path().join(".aws")).unwrap();
+        put(".aws/credentials", "secret three");
+        let (_, seen) = seen_of_home(&client).await;
+        assert!(!seen.contains("secret"), "{way}: {seen}");
+        assert!(seen.contains("'new', 'came later'"), "{way}: {seen}");
+        if way == "pool" {
+            // The next ones are made for a home like this.
+            ready(&node).await;
+            let (id, again) = seen_of_home(&client).await;
+            assert_eq!(started_by(&client, &id).await, StartedBy::Pool);
+            assert_eq!(again, seen);
+        }
+        all.push(seen);
+    }
+    assert!(all.iter().all(|seen| *seen == all[0]), "{all:?}");
+}
+
 #[tokio::test]
 async fn a_forked_session_is_like_any_other() {
     let code = "import os, sys, signal, resource, locale\n\
@@ -181,7 +235,7 @@ async fn a_forked_session_is_like_any_other() {
         print([resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n[:7] == 'RLIMIT_'])\n\
         print([line for line in open('/proc/self/status') if line[:3] in ('Cap', 'NoN', 'Sec')])\n\
         print(os.access('/proc/self/mem', os.R_OK), locale.getpreferredencoding(), os.nice(0))\n\
-        print(sorted(os.listdir('/')), os.listdir('/tmp'), sorted(os.listdir('/dev')))";
+        print(sorted(os.listdir('/')), sorted(n[:8] == 'wl-gates' for n in os.listdir('/tmp')), sorted(os.listdir('/dev')))";
     let mut seen = Vec::new();
     for (way, by) in [("exec", StartedBy::Exec), WAYS[0], WAYS[1]] {
         let node = TestNode::builder(PROGRAM).env("WINDLASS_START", way).start().await.unwrap();

@@ -12,10 +12,14 @@ import sys
 
 def environment(variables):
     """The session's own variables, and none of the zygote's."""
-    os.environ.clear()
-    for variable in variables:
-        name, _, value = variable.partition(b"=")
-        os.environb[name] = value
+    wanted = dict(variable.split(b"=", 1) for variable in variables)
+    current = os.environb
+    # Most are the same: to set one anew takes longer than to see that.
+    for name in [name for name in current if name not in wanted]:
+        del current[name]
+    for name, value in wanted.items():
+        if current.get(name) != value:
+            current[name] = value
     time = sys.modules.get("time")
     if time is not None:
         time.tzset()

@@ -41,6 +41,15 @@ class Cells:
         if expression is not None:
             sys.displayhook(value)
 
+    def rehearse(self):
+        """Compile and run a cell that nobody asked for, in a namespace of its own."""
+        for source in ("1 + 1", "number = 1\nnumber + 1"):
+            statements, expression = self._compile(source, "<rehearsal>")
+            namespace = {}
+            if statements is not None:
+                eval(statements, namespace)
+            repr(eval(expression, namespace))
+
     def rename(self, session):
         """Cells are numbered anew; those that there are keep their names."""
         self._name = "<cell %s:%%d>" % session

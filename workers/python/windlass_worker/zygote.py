@@ -31,8 +31,8 @@ _REQUEST = Struct("<Iii")
 _DESCRIPTORS_MAX = 6
 _ROOM = CMSG_SPACE(4 * _DESCRIPTORS_MAX)
 _NEW_PIDS = 0x20000000
-# A job is a plan and an environment; the kernel bounds the latter in the same way.
-_JOB_BYTES_MAX = 8 * 1024 * 1024
+_JOB = b"J"
+_BUILT = b"B"
 _LENGTH = Struct("<I")
 
 
@@ -50,6 +50,7 @@ def start(preload):
     missing = _import([_OF_TWINS, *preload])
     worker = main.Worker()
     worker.prepare()
+    worker.rehearse()
     library.windlass_warm()
     _stop_threads()
     gc.collect()
@@ -69,14 +70,15 @@ def start(preload):
             if between == 0:
                 node.close()
                 requests.close()
-                kept = _fork_worker(library, descriptors, of_keeper & ~_NEW_PIDS, of_worker)
+                of_keeper &= ~_NEW_PIDS
+                kept = _fork_worker(library, worker, descriptors, of_keeper, of_worker)
                 return worker.serve(kept)
         _close(descriptors)
         if between is not None:
             os.waitpid(between, 0)
 
 
-def _fork_worker(library, descriptors, of_keeper, of_worker):
+def _fork_worker(library, worker, descriptors, of_keeper, of_worker):
     """In the process between: enter the namespaces, and fork the worker there."""
     keeper, channel, kept, stdout, stderr = descriptors[:5]
     if of_worker:
@@ -85,32 +87,43 @@ def _fork_worker(library, descriptors, of_keeper, of_worker):
         joined = library.windlass_join(keeper, of_keeper)
     if joined != 0:
         _exit(1)
-    worker = os.fork()
-    if worker != 0:
-        library.windlass_say_worker(channel, worker)
+    forked = os.fork()
+    if forked != 0:
+        library.windlass_say_worker(channel, forked)
         _exit(0)
     _close([keeper] + descriptors[5:])
-    plan, cwd, environment = _take_job(channel)
+    afresh.secrets()
+    plan, cwd, environment = _take_job(library, worker, channel)
     if library.windlass_become_worker(plan, len(plan), cwd, channel, kept, stdout, stderr) != 0:
         _exit(126)
     afresh.environment(environment)
-    afresh.secrets()
     return kept
 
 
-def _take_job(channel):
-    """Wait for the job: the plan, the directory, and the environment."""
+def _take_job(library, worker, channel):
+    """Wait for the job: the plan, the directory, and the environment.
+
+    Before it may come a plan whose view is built meanwhile. Then there is time, too, to have all that
+    a first turn writes to.
+    """
     connection = socket(AF_UNIX, SOCK_SEQPACKET, 0, os.dup(channel))
-    received, descriptors = _receive(connection)
+    while True:
+        received, descriptors = _receive(connection)
+        if not received or len(descriptors) != 1:
+            # The keeper is gone, or wants nobody any more.
+            _exit(0)
+        content = os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0)
+        os.close(descriptors[0])
+        if received == _JOB:
+            break
+        if library.windlass_build_view(content, len(content), channel) != 0:
+            _exit(126)
+        worker.rehearse()
+        connection.send(_BUILT)
     connection.close()
-    if not received or len(descriptors) != 1:
-        # The keeper is gone, or wants nobody any more.
-        _exit(0)
-    job = os.pread(descriptors[0], _JOB_BYTES_MAX, 0)
-    os.close(descriptors[0])
-    size = 4 + _LENGTH.unpack_from(job)[0]
-    cwd, *environment = job[size:].split(b"\0")
-    return job[4:size], cwd, environment
+    size = 4 + _LENGTH.unpack_from(content)[0]
+    cwd, *environment = content[size:].split(b"\0")
+    return content[4:size], cwd, environment
 
 
 def _receive(connection):

@@ -15,6 +15,9 @@ use crate::start::{Door, Environment, StartNode};
 
 const ROUNDS: usize = 40;
 
+/// Forks of one session, which can be forked so often and no more.
+const OF_ONE: usize = 8;
+
 /// The first twin may find things cold that the next ones do not.
 const WARM_UP_ROUNDS: usize = 1;
 
@@ -28,10 +31,14 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     block_on(async {
         let environment = Environment::with_pandas()?;
         let node = StartNode::start(program()?, plan.start, environment).await?;
-        let session = with_table(&node).await?;
+        let mut session = with_table(&node).await?;
         let mut door = node.door().await?;
         let mut times = Vec::new();
         for round in 0..WARM_UP_ROUNDS + plan.rounds(ROUNDS) {
+            if round > 0 && round % OF_ONE == 0 {
+                node.client.close_session(&session, AT_ONCE).await?;
+                session = with_table(&node).await?;
+            }
             let Some(took) = fork(&node, &mut door, &session).await? else {
                 eprintln!("this node cannot fork a live session: no fork_live");
                 return Ok(Vec::new());

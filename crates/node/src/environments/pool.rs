@@ -13,7 +13,8 @@ use windlass_protocol::SessionId;
 use windlass_protocol::frame::{self, Decoder};
 use windlass_protocol::link::{FromKeeper, Prepare, ToKeeper};
 use windlass_protocol::policy::Limits;
-use windlass_sandbox::Shape;
+use windlass_sandbox::plan::ahead::Ahead;
+use windlass_sandbox::{Plan, Shape};
 
 use crate::context::Context;
 use crate::keepers::{self, Starting};
@@ -25,6 +26,28 @@ const PREPARED_WAIT: Duration = Duration::from_secs(20);
 /// The limits come with the session; until then only our own code runs.
 const UNLIMITED: Limits =
     Limits { memory_bytes: None, cpu_percent: None, processes: None, ..Limits::DEFAULT };
+
+/// What is known of a session before it is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Model {
+    pub shape: Shape,
+    /// The view that it will most likely have, but for its own directories.
+    pub ahead: Option<Arc<Ahead>>,
+}
+
+impl Model {
+    /// Of sessions like one with this plan, whose own directories are these.
+    pub fn of(plan: &Plan, own: &[&Path]) -> Self {
+        // As the plan names them: without links.
+        let own: Vec<PathBuf> = own.iter().filter_map(|own| own.canonicalize().ok()).collect();
+        Self { shape: Shape::of(plan), ahead: Ahead::of(plan, &own).map(Arc::new) }
+    }
+
+    pub fn suits(&self, plan: &Plan) -> bool {
+        let view_suits = self.ahead.as_ref().is_none_or(|ahead| ahead.suits(plan));
+        self.shape == Shape::of(plan) && view_suits
+    }
+}
 
 /// A worker that waits. It ends when this is dropped.
 #[derive(Debug)]
@@ -61,17 +84,17 @@ pub(super) enum PoolError {
 }
 
 impl Waiting {
-    /// Has a keeper started, with a worker of this shape that waits.
+    /// Has a keeper started, with a worker for a session like this that waits.
     pub async fn make(
         context: &Arc<Context>,
         id: SessionId,
         zygote: PathBuf,
-        shape: Shape,
+        model: Model,
     ) -> Result<Self, PoolError> {
         let begun = {
             let (context, id) = (context.clone(), id.clone());
             // It touches the disk and starts a process: not on the thread that serves turns.
-            tokio::task::spawn_blocking(move || begin(&context, &id, zygote, shape)).await
+            tokio::task::spawn_blocking(move || begin(&context, &id, zygote, &model)).await
         };
         let begun = begun.map_err(|error| PoolError::Reach(io::Error::other(error)))?;
         let made = match begun {
@@ -135,7 +158,7 @@ fn begin(
     context: &Context,
     id: &SessionId,
     zygote: PathBuf,
-    shape: Shape,
+    model: &Model,
 ) -> Result<Claimed, PoolError> {
     let groups = context.cgroups.clone();
     let cgroups = groups.make(id, &UNLIMITED).map_err(PoolError::Cgroups)?;
@@ -144,8 +167,9 @@ fn begin(
         Ok((socket, line))
     });
     let (socket, mut line) = begun.inspect_err(|_| groups.remove(&cgroups))?;
-    let shape = serde_json::to_value(shape).unwrap_or_default();
-    let prepare = Prepare { zygote, shape, cgroups: cgroups.clone() };
+    let shape = serde_json::to_value(model.shape).unwrap_or_default();
+    let plan = model.ahead.as_ref().and_then(|ahead| serde_json::to_string(&ahead.plan).ok());
+    let prepare = Prepare { zygote, shape, plan, cgroups: cgroups.clone() };
     let mut bytes = Vec::new();
     frame::encode(&mut bytes, &ToKeeper::Prepare(Box::new(prepare)), &[]);
     let told = line.write_all(&bytes).and_then(|()| line.set_nonblocking(true));

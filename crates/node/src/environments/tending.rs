@@ -1,21 +1,21 @@
 //! The one who looks after environments, for as long as the node runs: starts zygotes that are
 //! wanted, puts away those that nobody asks for or that have ended, and has workers wait.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::PolicyRequest;
-use windlass_sandbox::Shape;
-use windlass_sandbox::plan::shape;
 
-use super::pool::Waiting;
+use super::pool::{Model, Waiting};
 use super::zygote::Zygote;
-use super::{Environment, Stage, nameless};
+use super::{Environment, Stage, State, nameless};
 use crate::config::StartBy;
 use crate::context::Context;
 use crate::keepers;
+use crate::session::confine::usual_plan;
 
 /// How often it is looked whether something is out of use, where nothing else says so.
 const ROUND: Duration = Duration::from_secs(30);
@@ -28,6 +28,9 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// Workers of one environment that are made to wait at the same time.
 const COMING_MAX: usize = 2;
+
+/// How long after a claim others are made to wait: what a session needs to answer comes first.
+const REFILL_PAUSE: Duration = Duration::from_millis(30);
 
 /// Memory that must be free on the machine for another worker to wait.
 const FREE_KIB_MIN: u64 = 512 * 1024;
@@ -53,6 +56,8 @@ pub(crate) async fn tend(context: Arc<Context>) {
             matches!(state.zygote, Stage::Failed { .. }) || state.pool_failed.is_some()
         };
         let wait = if all.list.iter().any(failed) { RETRY } else { ROUND };
+        let pauses = all.list.iter().filter_map(|one| pause_left(&one.lock()));
+        let wait = pauses.chain([wait]).min().unwrap_or(wait);
         let _ = tokio::time::timeout(wait, all.wanted.notified()).await;
     }
 }
@@ -62,6 +67,7 @@ async fn look_after(context: &Arc<Context>, place: usize) {
     if environment.lock().program.is_none() {
         find_program(context, environment).await;
     }
+    find_model(context, environment).await;
     let mut state = environment.lock();
     if state.program.is_none() {
         return;
@@ -87,14 +93,15 @@ async fn look_after(context: &Arc<Context>, place: usize) {
             let missing = size.saturating_sub(state.waiting.len() + state.coming);
             let room = COMING_MAX.saturating_sub(state.coming);
             let failed = state.pool_failed.is_some_and(|since| since.elapsed() < RETRY);
-            if missing == 0 || room == 0 || failed || free_kib() < FREE_KIB_MIN {
+            let pause = pause_left(&state).is_some();
+            if missing == 0 || room == 0 || failed || pause || free_kib() < FREE_KIB_MIN {
                 return;
             }
-            state.shape = state.shape.or_else(|| usual_shape(context));
-            let Some(shape) = state.shape else { return };
+            let Some(model) = state.model.clone() else { return };
             for _ in 0..missing.min(room) {
                 state.coming += 1;
-                tokio::spawn(have_one_wait(context.clone(), place, zygote.clone(), shape));
+                let (zygote, model) = (zygote.clone(), model.clone());
+                tokio::spawn(have_one_wait(context.clone(), place, zygote, model));
             }
         }
         Stage::None | Stage::Starting | Stage::Failed { .. } => {}
@@ -113,6 +120,38 @@ async fn find_program(context: &Arc<Context>, environment: &Environment) {
         }
         Err(error) => tracing::warn!(%error, "an interpreter could not be looked for"),
     }
+}
+
+/// Finds out what a session of this environment is like whose client asks for nothing special.
+async fn find_model(context: &Arc<Context>, environment: &Environment) {
+    let program = {
+        let state = environment.lock();
+        match (&state.model, context.environments.pool_size(environment)) {
+            (None, 1..) => state.program.clone(),
+            _ => None,
+        }
+    };
+    let Some(program) = program else { return };
+    let asked = context.clone();
+    let found = tokio::task::spawn_blocking(move || usual_model(&asked, &program)).await;
+    let mut state = environment.lock();
+    if let Ok(Some(model)) = found
+        && state.model.is_none()
+    {
+        state.model = Some(model);
+    }
+}
+
+fn usual_model(context: &Context, program: &Path) -> Option<Model> {
+    let policy = PolicyRequest::default().resolve().ok()?;
+    let (plan, own) = usual_plan(context, &policy, program)?;
+    Some(Model::of(&plan, &own.each_ref().map(PathBuf::as_path)))
+}
+
+/// How much is left of the time in which nobody is made to wait, after a claim.
+fn pause_left(state: &State) -> Option<Duration> {
+    let left = REFILL_PAUSE.checked_sub(state.claimed?.elapsed())?;
+    (!left.is_zero()).then_some(left)
 }
 
 async fn start(context: Arc<Context>, place: usize) {
@@ -171,11 +210,11 @@ async fn watch(
     }
 }
 
-async fn have_one_wait(context: Arc<Context>, place: usize, zygote: Arc<Zygote>, shape: Shape) {
+async fn have_one_wait(context: Arc<Context>, place: usize, zygote: Arc<Zygote>, model: Model) {
     let environment = &context.environments.list[place];
     let number = context.environments.next_number();
     let made = match nameless(context.epoch, number) {
-        Some(id) => Waiting::make(&context, id, zygote.socket().to_owned(), shape).await,
+        Some(id) => Waiting::make(&context, id, zygote.socket().to_owned(), model.clone()).await,
         None => return,
     };
     let mut state = environment.lock();
@@ -183,7 +222,7 @@ async fn have_one_wait(context: Arc<Context>, place: usize, zygote: Arc<Zygote>,
     match made {
         Ok(waiting) => {
             state.pool_failed = None;
-            if state.is_of(zygote.number()) && state.shape == Some(shape) {
+            if state.is_of(zygote.number()) && state.model.as_ref() == Some(&model) {
                 state.waiting.push(waiting);
             }
         }
@@ -194,11 +233,6 @@ async fn have_one_wait(context: Arc<Context>, place: usize, zygote: Arc<Zygote>,
     }
     drop(state);
     context.environments.wanted.notify_one();
-}
-
-/// The namespaces of a session whose client asks for nothing special.
-fn usual_shape(context: &Context) -> Option<Shape> {
-    shape(&PolicyRequest::default().resolve().ok()?, context.machine())
 }
 
 /// What the machine has free; all it could want where it does not say.

@@ -4,6 +4,7 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use windlass_protocol::api::CreateSession;
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::{Network, Policy};
 use windlass_protocol::{ErrorCode, SessionId};
@@ -62,6 +63,44 @@ pub(super) fn confine(
     Ok(Confined { plan, egress, tmp: site.tmp, room })
 }
 
+/// The plan of a session of this interpreter that is not there, and the directories that would be its
+/// own: those in which such directories are made.
+pub(crate) fn usual_plan(
+    context: &Context,
+    policy: &Policy,
+    program: &Path,
+) -> Option<(Plan, [PathBuf; 2])> {
+    let config = &context.config;
+    let own = [config.workspaces_dir(), config.rooms_dir()];
+    for directory in &own {
+        std::fs::create_dir_all(directory).ok()?;
+    }
+    let interpreter = Some(program.to_str()?.to_owned());
+    let wanted = CreateSession { interpreter, ..CreateSession::default() };
+    let recipe = context.workers.recipe(&wanted, &own[0]).ok()?;
+    let machine = context.machine();
+    let site = Site {
+        workspace: own[0].clone(),
+        needed: recipe.needed,
+        tmp: None,
+        family: Some(own[1].clone()),
+        ..site_of_node(context)
+    };
+    let place = survey(policy, &site, depth(policy, machine));
+    let own = [place.workspace.clone(), place.family.clone()?];
+    Some((plan(policy, machine, &place).ok()?, own))
+}
+
+/// What is the same for all sessions.
+fn site_of_node(context: &Context) -> Site {
+    let config = &context.config;
+    Site {
+        hidden: vec![config.state_dir.clone(), config.runtime_dir.clone()],
+        home: std::env::home_dir(),
+        ..Site::default()
+    }
+}
+
 fn site(
     context: &Context,
     machine: &Machine,
@@ -74,10 +113,8 @@ fn site(
     Site {
         workspace: workspace.to_owned(),
         needed: recipe.needed.clone(),
-        hidden: vec![config.state_dir.clone(), config.runtime_dir.clone()],
-        home: std::env::home_dir(),
         tmp: (depth(policy, machine) == Depth::Rules).then(|| config.tmp_of(id)),
-        family: None,
+        ..site_of_node(context)
     }
 }
 

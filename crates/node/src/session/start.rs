@@ -12,7 +12,7 @@ use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{HostRules, Limits, Network, Policy};
 use windlass_protocol::{ErrorCode, Owner, SessionId};
-use windlass_sandbox::{Plan, Shape};
+use windlass_sandbox::Plan;
 
 use super::actor::{Actor, Timers};
 use super::calls::OpenCalls;
@@ -182,7 +182,9 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
     let grace = wanted.interrupt_grace_ms.map_or(config.interrupt_grace, Duration::from_millis);
     let limits = policy.limits;
     let zygote = zygote_for(context, &policy, &workspace, &recipe);
-    let claimed = zygote.as_deref().and_then(|zygote| claim(context, id, zygote, &plan, &limits));
+    let own = [workspace.as_path(), room.as_path()];
+    let claimed =
+        zygote.as_deref().and_then(|zygote| claim(context, id, zygote, &plan, &own, &limits));
     let cgroups = match &claimed {
         Some(claimed) => claimed.cgroups.clone(),
         None => context.cgroups.make(id, &limits).map_err(|error| {
@@ -213,7 +215,7 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         Some(claimed) => claimed.socket.clone(),
         None => keepers::start(context, id).map_err(|error| internal(&error.to_string()))?,
     };
-    let plan = serde_json::to_value(&plan)
+    let plan = serde_json::to_string(&plan)
         .map_err(|error| internal(&format!("a plan has no JSON: {error}")))?;
     let launch = Box::new(Launch {
         session: id.clone(),
@@ -252,9 +254,10 @@ fn claim(
     id: &SessionId,
     zygote: &Path,
     plan: &Plan,
+    own: &[&Path],
     limits: &Limits,
 ) -> Option<Claimed> {
-    let mut claimed = context.environments.claim(zygote, Shape::of(plan))?;
+    let mut claimed = context.environments.claim(zygote, plan, own)?;
     let named = claimed
         .rename(id, &keepers::socket_path(&context.config, id))
         .and_then(|()| context.cgroups.limit(&claimed.cgroups, limits));

@@ -101,30 +101,57 @@ impl Mounts {
 
     /// Builds the view and enters it. The caller is in a mount namespace of its own.
     pub fn build(&self) -> Result<(), Failed> {
+        let begun = self.begin()?;
+        self.finish(&begun, &[])
+    }
+
+    /// Builds the view, beside the files as they are.
+    pub fn begin(&self) -> Result<Begun, Failed> {
         calls::separate().map_err(Failed::at(Step::OwnMounts))?;
-        let Some((first, rest)) = self.steps.split_first() else {
+        let Some(first) = self.steps.first() else {
             return Err(Failed::at(Step::Root)(Errno::INVAL));
         };
         let failed = Failed::at(Step::Root);
         let root = make_root(first).map_err(&failed)?;
-        let view = View { root: root.as_fd() };
-        let masks = view.make_masks().map_err(&failed)?;
-        for (place, step) in rest.iter().enumerate() {
-            view.perform(step, &masks).map_err(|(step, errno)| Failed {
-                place: u16::try_from(place + 1).unwrap_or(u16::MAX),
-                ..Failed::at(step)(errno)
-            })?;
+        let masks = View { root: root.as_fd() }.make_masks().map_err(&failed)?;
+        let begun = Begun { root, masks };
+        for place in 1..self.steps.len() {
+            self.perform(&begun, place)?;
         }
-        for step in rest {
+        Ok(begun)
+    }
+
+    /// Does those of the steps that are still to be done, and enters the view.
+    pub fn finish(&self, begun: &Begun, late: &[usize]) -> Result<(), Failed> {
+        for place in late {
+            self.perform(begun, *place)?;
+        }
+        let view = View { root: begun.root.as_fd() };
+        for step in &self.steps {
             if let Action::Shell { at } = step {
                 view.seal(&at.path).map_err(Failed::at(Step::Private))?;
             }
         }
-        if matches!(first, Action::Empty) {
-            set_attributes(root.as_fd(), Attributes::READ_ONLY).map_err(&failed)?;
+        if matches!(self.steps.first(), Some(Action::Empty)) {
+            set_attributes(view.root, Attributes::READ_ONLY).map_err(Failed::at(Step::Root))?;
         }
-        calls::pivot(root.as_fd()).map_err(Failed::at(Step::Pivot))
+        calls::pivot(view.root).map_err(Failed::at(Step::Pivot))
     }
+
+    fn perform(&self, begun: &Begun, place: usize) -> Result<(), Failed> {
+        let view = View { root: begun.root.as_fd() };
+        view.perform(&self.steps[place], &begun.masks).map_err(|(step, errno)| Failed {
+            place: u16::try_from(place).unwrap_or(u16::MAX),
+            ..Failed::at(step)(errno)
+        })
+    }
+}
+
+/// A view that is not entered yet.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    root: OwnedFd,
+    masks: Masks,
 }
 
 fn make_root(first: &Action) -> Result<OwnedFd, Errno> {
@@ -154,6 +181,7 @@ fn make_root(first: &Action) -> Result<OwnedFd, Errno> {
 }
 
 /// What is bound over hidden paths: nobody can open them, and nothing is in them.
+#[derive(Debug)]
 struct Masks {
     directory: OwnedFd,
     file: OwnedFd,

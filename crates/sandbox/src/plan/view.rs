@@ -44,17 +44,7 @@ struct View {
 impl View {
     /// Takes a mount in, unless the view is so already without it.
     fn add(&mut self, mount: Mount) {
-        let path = match &mount {
-            Mount::Bind { path, .. }
-            | Mount::Private { path, .. }
-            | Mount::Hide { path, .. }
-            | Mount::Shell { path } => path.clone(),
-            Mount::Machine { .. }
-            | Mount::Empty
-            | Mount::Link { .. }
-            | Mount::Devices { .. }
-            | Mount::Processes => return,
-        };
+        let Some(path) = mount.path().map(Path::to_owned) else { return };
         let needed = match &mount {
             Mount::Hide { .. } | Mount::Shell { .. } => self.visible(&path),
             Mount::Bind { access: Access::Read, .. } => {
@@ -163,13 +153,7 @@ fn layers(policy: &Policy, place: &Place, exposed: &[(PathBuf, Access)]) -> Vec<
     let mut layers: Vec<Mount> =
         private.into_iter().chain(hidden).chain(opened).chain(bound).chain(protected).collect();
     // Stable: what comes later in the list stays later at its depth.
-    layers.sort_by_key(|mount| match mount {
-        Mount::Bind { path, .. }
-        | Mount::Private { path, .. }
-        | Mount::Hide { path, .. }
-        | Mount::Shell { path } => path.components().count(),
-        _ => 0,
-    });
+    layers.sort_by_key(|mount| mount.path().map_or(0, |path| path.components().count()));
     layers
 }
 

@@ -24,10 +24,15 @@ pub(crate) struct Channel(OwnedFd);
 
 #[derive(Debug)]
 pub(crate) enum Word {
-    Pids { init: i32, worker: i32 },
+    Pids {
+        init: i32,
+        worker: i32,
+    },
     Listener(OwnedFd),
     Canaries(Results),
     Failed(Failed),
+    /// The view is built that was to be built ahead. Said by the interpreter itself.
+    Built,
 }
 
 impl Channel {
@@ -65,7 +70,7 @@ impl Channel {
                 bytes[1..5].copy_from_slice(&init.to_ne_bytes());
                 bytes[5..9].copy_from_slice(&worker.to_ne_bytes());
             }
-            Word::Listener(_) => return,
+            Word::Listener(_) | Word::Built => return,
             Word::Canaries(results) => {
                 bytes[0] = b'C';
                 bytes[1] = u8::from(results.required_failed);
@@ -135,6 +140,7 @@ fn parse(bytes: &[u8; WORD_BYTES], listener: Option<OwnedFd>) -> Option<Word> {
             errno: number(2)?,
             place: u16::from_ne_bytes(bytes[6..8].try_into().ok()?),
         }),
+        b'B' => Word::Built,
         _ => return None,
     })
 }

@@ -8,6 +8,7 @@
 
 pub(crate) mod inside;
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -26,9 +27,12 @@ use windlass_protocol::confinement::Isolation;
 
 use super::channel::{Channel, Word};
 use super::heard::Heard;
-use super::{SpawnError, Started, fork_failed, give_up, init, joining, open_groups, setup};
+use super::{
+    CONFINE_WAIT, SpawnError, Started, fork_failed, give_up, init, joining, open_groups, setup,
+};
 use crate::enter::Spaces;
-use crate::plan::{NetworkPlan, Plan};
+use crate::plan::ahead::late;
+use crate::plan::{Mount, NetworkPlan, Plan};
 
 /// The version of what keepers and zygotes say to each other.
 const REQUEST: u32 = 1;
@@ -88,6 +92,8 @@ pub struct Waiting {
     /// Processes that move it into its control groups, as in [`Started`].
     pub joining: Vec<u32>,
     pub shape: Shape,
+    /// The view that it has built.
+    view: Option<Vec<Mount>>,
     channel: Channel,
 }
 
@@ -124,11 +130,42 @@ pub fn from_zygote(
         init: heard.init.map(i32::unsigned_abs),
         joining: movers.map(|pid| pid.as_raw().unsigned_abs()).collect(),
         shape,
+        view: None,
         channel,
     })
 }
 
 impl Waiting {
+    /// Has the worker build the view of this plan, and returns when it is there.
+    pub fn build(&mut self, plan: &Plan) -> Result<(), SpawnError> {
+        let plan = Plan { controls: Vec::new(), ..plan.clone() };
+        let written = serde_json::to_vec(&plan)
+            .map_err(io::Error::from)
+            .and_then(|plan| nameless(c"windlass-view", &plan))
+            .map_err(setup("write down its view"))?;
+        self.channel.hand_over(b'V', written.as_fd());
+        match self.channel.hear(Instant::now() + CONFINE_WAIT) {
+            Ok(Some(Word::Built)) => {
+                self.view = Some(plan.view);
+                Ok(())
+            }
+            Ok(Some(Word::Failed(failed))) => Err(SpawnError::Confine(failed)),
+            Ok(_) => Err(setup("build its view")(io::Error::other("it ended without a word"))),
+            Err(_) => Err(SpawnError::TooSlow),
+        }
+    }
+
+    /// Whether it can be a worker with this plan.
+    pub fn suits(&self, plan: &Plan) -> bool {
+        let view_suits = self.view.as_ref().is_none_or(|view| late(view, &plan.view).is_some());
+        self.shape == Shape::of(plan) && view_suits
+    }
+
+    /// Ends it: it will be nobody's.
+    pub fn end(self) {
+        Heard::of(self.init.map(u32::cast_signed), Some(self.pid.cast_signed())).end();
+    }
+
     /// Makes the worker a session's; it is confined when this returns.
     pub fn give(self, job: &Job<'_>) -> Result<Started, SpawnError> {
         let heard = Heard::of(self.init.map(u32::cast_signed), Some(self.pid.cast_signed()));
@@ -162,9 +199,12 @@ fn write_down(job: &Job<'_>) -> io::Result<OwnedFd> {
         bytes.push(b'=');
         bytes.extend(value.as_bytes());
     }
-    let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::memfd_create(c"windlass-job", flags)?);
-    file.write_all(&bytes)?;
+    nameless(c"windlass-job", &bytes)
+}
+
+fn nameless(name: &CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
     Ok(file.into())
 }
 

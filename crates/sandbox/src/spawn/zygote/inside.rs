@@ -6,8 +6,9 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::super::channel::{Channel, Word};
 use super::super::places::{self, Places};
-use crate::enter::{Failed, Prepared, Step};
-use crate::plan::Plan;
+use crate::enter::{Begun, Failed, Prepared, Step};
+use crate::plan::ahead::late;
+use crate::plan::{Mount, Plan};
 
 /// The keeper's number in its own pid namespace.
 const KEEPER: i32 = 1;
@@ -25,18 +26,50 @@ pub(crate) fn say_worker(channel: &Channel, worker: i32) {
     channel.say(&Word::Pids { init: 0, worker });
 }
 
+/// A view that was built before there was a session, and which.
+#[derive(Debug)]
+pub(crate) struct Built {
+    view: Vec<Mount>,
+    begun: Begun,
+}
+
+/// Builds a view in the calling process, which has one thread and waits for a session.
+pub(crate) fn build_ahead(plan: Plan, channel: &Channel) -> Result<Built, BecomeError> {
+    let prepared = Prepared::below(&plan, KEEPER).map_err(|_| BecomeError::Unprepared)?;
+    match prepared.begin_view() {
+        Ok(begun) => Ok(Built { view: plan.view, begun }),
+        Err(failed) => {
+            channel.say(&Word::Failed(failed));
+            Err(BecomeError::Confine(failed))
+        }
+    }
+}
+
 /// Confines the calling process, which has one thread, tests the sandbox, and says what came of it.
 pub(crate) fn become_worker(
     plan: &Plan,
+    built: Option<Built>,
     cwd: &std::ffi::CStr,
     places: &Places<'_>,
     channel: &Channel,
 ) -> Result<(), BecomeError> {
     let prepared = Prepared::below(plan, KEEPER).map_err(|_| BecomeError::Unprepared)?;
+    // A view that cannot become the plan's is never entered.
+    let late = match &built {
+        Some(built) => Some(late(&built.view, &plan.view).ok_or(BecomeError::Unprepared)?),
+        None => None,
+    };
     let become_it = || {
-        places::take(places, channel)?;
         prepared.shed()?;
-        let listener = prepared.confine()?;
+        if let (Some(built), Some(late)) = (&built, &late) {
+            // Before its descriptors are closed with all others.
+            prepared.finish_view(&built.begun, late)?;
+        }
+        places::take(places, channel)?;
+        let listener = match &built {
+            Some(_) => prepared.confine_in_view()?,
+            None => prepared.confine()?,
+        };
         if let Some(listener) = listener {
             channel.hand_over(b'L', listener.as_fd());
         }
@@ -47,7 +80,10 @@ pub(crate) fn become_worker(
         set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(Failed::at(Step::Rights))?;
         Ok(results)
     };
-    match become_it() {
+    let became = become_it();
+    // Its descriptors are closed, or the process is about to end.
+    std::mem::forget(built);
+    match became {
         Ok(results) if results.required_failed => Err(BecomeError::CanaryThrough),
         Ok(_) => {
             channel.close();
