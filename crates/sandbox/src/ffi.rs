@@ -10,6 +10,7 @@ use crate::plan::Plan;
 use crate::spawn::channel::Channel;
 use crate::spawn::places::Places;
 use crate::spawn::zygote::inside::{self, BecomeError, Built};
+use crate::spawn::zygote::split::{Order, Split, split};
 
 /// The plan is not one.
 const BAD_PLAN: i32 = -1;
@@ -33,6 +34,50 @@ pub unsafe extern "C" fn windlass_join(of: i32, spaces: i32) -> i32 {
     // SAFETY: the caller's promise.
     let of = unsafe { BorrowedFd::borrow_raw(of) };
     inside::join(of, spaces).map_or_else(|errno| errno, |()| 0)
+}
+
+/// Forks a worker that is in these namespaces of the process that `of` is a pidfd of, and tells its
+/// keeper. Returns twice: 0 in the worker, and in the caller the number of a child that is to be waited
+/// for, or an error's below 0 (`-ENOSYS` where this is not done so).
+///
+/// # Safety
+/// The caller is an interpreter with one thread that holds its lock, and both descriptors are open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_fork_worker(of: i32, spaces: i32, channel: i32) -> i32 {
+    // SAFETY: the caller's promises.
+    let (of, channel) =
+        unsafe { (BorrowedFd::borrow_raw(of), Channel::of(OwnedFd::from_raw_fd(channel))) };
+    // SAFETY: as above; these are what an interpreter wants called around a fork that is not its own.
+    let split = unsafe {
+        tell_interpreter(c"PyOS_BeforeFork");
+        let split = split(&Order { of, spaces, channel: &channel });
+        tell_interpreter(match split {
+            Ok(Split::Worker) => c"PyOS_AfterFork_Child",
+            Ok(Split::Zygote { .. }) | Err(_) => c"PyOS_AfterFork_Parent",
+        });
+        split
+    };
+    // It is the caller's.
+    std::mem::forget(channel);
+    match split {
+        Ok(Split::Worker) => 0,
+        Ok(Split::Zygote { between }) => between,
+        Err(error) => -error.raw_os_error().unwrap_or(libc::EINVAL),
+    }
+}
+
+/// Calls a function of the interpreter that this is loaded into.
+///
+/// # Safety
+/// It takes nothing and returns nothing, and this is a moment for it.
+unsafe fn tell_interpreter(name: &CStr) {
+    // SAFETY: a name that ends with 0; the rest is the caller's promise.
+    unsafe {
+        let found = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+        if !found.is_null() {
+            std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(found)();
+        }
+    }
 }
 
 /// Tells the keeper the number of the worker that was forked for it.

@@ -43,7 +43,8 @@ def start(preload):
     """
     requests = socket(AF_UNIX, SOCK_DGRAM, 0, _REQUESTS)
     node = socket(AF_UNIX, SOCK_SEQPACKET, 0, _NODE)
-    library = ctypes.CDLL(os.path.join(os.path.dirname(__file__), _LIBRARY))
+    # The interpreter's lock is held in its functions: one of them forks.
+    library = ctypes.PyDLL(os.path.join(os.path.dirname(__file__), _LIBRARY))
     library.windlass_become_worker.argtypes = (
         [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p] + [ctypes.c_int] * 4
     )
@@ -66,31 +67,40 @@ def start(preload):
         between = None
         # Only children enter a pid namespace, and all that are forked here are for a keeper.
         if version == _VERSION and library.windlass_join(descriptors[0], _NEW_PIDS) == 0:
-            between = os.fork()
+            of, spaces = descriptors[0], of_keeper & ~_NEW_PIDS
+            if of_worker:
+                of, spaces = descriptors[5], of_worker
+            between = _fork(library, of, spaces, descriptors[1])
             if between == 0:
                 node.close()
                 requests.close()
-                of_keeper &= ~_NEW_PIDS
-                kept = _fork_worker(library, worker, descriptors, of_keeper, of_worker)
-                return worker.serve(kept)
+                return worker.serve(_become_worker(library, worker, descriptors))
         _close(descriptors)
         if between is not None:
             os.waitpid(between, 0)
 
 
-def _fork_worker(library, worker, descriptors, of_keeper, of_worker):
-    """In the process between: enter the namespaces, and fork the worker there."""
-    keeper, channel, kept, stdout, stderr = descriptors[:5]
-    if of_worker:
-        joined = library.windlass_join(descriptors[5], of_worker)
-    else:
-        joined = library.windlass_join(keeper, of_keeper)
-    if joined != 0:
+def _fork(library, of, spaces, channel):
+    """Fork a worker into its namespaces; 0 in the worker, else what is to be waited for."""
+    between = library.windlass_fork_worker(of, spaces, channel)
+    if between >= 0:
+        return between
+    # Through a copy of this process, where it cannot be done through one that is none.
+    between = os.fork()
+    if between != 0:
+        return between
+    if library.windlass_join(of, spaces) != 0:
         _exit(1)
-    forked = os.fork()
-    if forked != 0:
-        library.windlass_say_worker(channel, forked)
+    worker = os.fork()
+    if worker != 0:
+        library.windlass_say_worker(channel, worker)
         _exit(0)
+    return 0
+
+
+def _become_worker(library, worker, descriptors):
+    """In the worker: wait for the job, and be confined; the protocol's descriptor."""
+    keeper, channel, kept, stdout, stderr = descriptors[:5]
     _close([keeper] + descriptors[5:])
     afresh.secrets()
     plan, cwd, environment = _take_job(library, worker, channel)

@@ -7,6 +7,7 @@
 //! channel. Until it has its job, nothing in it belongs to a session: it can wait in a pool.
 
 pub(crate) mod inside;
+pub(crate) mod split;
 
 use std::ffi::CStr;
 use std::fs::File;
