@@ -61,8 +61,8 @@ pub(crate) struct Keeper {
     pub(crate) last_turn: TurnNo,
     pub(crate) restarts: u32,
     pub(crate) scratch: Vec<u8>,
-    /// A worker has been started since memory was last given back.
-    stretched: bool,
+    /// A worker has come up, and what can wait is still to be done.
+    fresh: bool,
 }
 
 /// Where the worker process is in its life.
@@ -125,7 +125,7 @@ impl Keeper {
             last_turn: TurnNo(0),
             restarts: 0,
             scratch: vec![0; SCRATCH_BYTES],
-            stretched: false,
+            fresh: false,
         }
     }
 
@@ -141,7 +141,10 @@ impl Keeper {
                 self.lose_node();
             }
             // Behind everything that somebody waits for.
-            if std::mem::take(&mut self.stretched) {
+            if std::mem::take(&mut self.fresh) {
+                if let Some(worker) = self.worker() {
+                    worker.meter.begin();
+                }
                 memory::give_back();
             }
         }
@@ -252,14 +255,13 @@ impl Keeper {
                 worker.said_ready = Some(name);
                 Stage::Starting { worker, until }
             }
-            Stage::Starting { mut worker, .. } => {
-                worker.meter.begin();
+            Stage::Starting { worker, .. } => {
                 self.watch.quicken(worker.pid, watch::Worker::Fresh);
                 let (pid, start) = (worker.pid, worker.start);
                 let restarts = self.restarts;
                 let ready = EventKind::WorkerReady { worker: name, pid, restarts, start };
                 self.tell(None, ready, Bytes::new());
-                self.stretched = true;
+                self.fresh = true;
                 Stage::Up { worker }
             }
             other => other,

@@ -65,6 +65,7 @@ impl Actor {
             return self.answer_about(number, submit.until, submit.reply);
         }
         if let Some(id) = &submit.id
+            && self.turns.may_be_past(id)
             && let Ok(Some(record)) = self.context.journal.turn(&self.id, id)
         {
             let turn = Turn::from_record(record);

@@ -100,6 +100,7 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
 impl Actor {
     /// The open turns of an earlier node, their timers included.
     fn reload(&mut self, recovered: Recovered) {
+        self.turns.had_others();
         let running = self.machine.current();
         let code: HashMap<TurnNo, Bytes> = recovered.code.into_iter().collect();
         for open in self.log.facts().open_turns.clone() {

@@ -1,7 +1,8 @@
 //! The turns a session's owner has at hand: the open ones, and the last few that ended. Older ones
 //! are in the journal.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
 use windlass_journal::{OutputRange, TurnRecord, Whose};
@@ -15,6 +16,9 @@ use super::view::Ends;
 
 /// Ended turns kept at hand.
 const RECENT_MAX: usize = 8;
+
+/// Ids of older turns that are known without asking the journal; of a session with more, it is asked.
+const PAST_MAX: usize = 8192;
 
 /// Displays listed for one turn; later ones are still events.
 const DISPLAYS_MAX: usize = 1000;
@@ -123,6 +127,25 @@ pub(crate) struct Turns {
     by_number: HashMap<TurnNo, Turn>,
     by_id: HashMap<TurnId, TurnNo>,
     recent: VecDeque<TurnNo>,
+    past: Past,
+}
+
+/// Which ids turns had that are not at hand any more: as numbers that stand for them, so that a new id
+/// need not be looked for in the journal.
+#[derive(Debug)]
+enum Past {
+    All {
+        ids: HashSet<u64>,
+        hasher: RandomState,
+    },
+    /// Some are in the journal alone.
+    Unknown,
+}
+
+impl Default for Past {
+    fn default() -> Self {
+        Self::All { ids: HashSet::new(), hasher: RandomState::new() }
+    }
 }
 
 impl Turns {
@@ -159,7 +182,68 @@ impl Turns {
         if self.recent.len() > RECENT_MAX
             && let Some(oldest) = self.recent.pop_front()
         {
-            self.remove(oldest);
+            self.put_by(oldest);
         }
+    }
+
+    fn put_by(&mut self, number: TurnNo) {
+        let Some(turn) = self.by_number.get(&number) else { return };
+        match &mut self.past {
+            Past::All { ids, hasher } if ids.len() < PAST_MAX => {
+                ids.insert(hasher.hash_one(&turn.id));
+            }
+            Past::All { .. } => self.past = Past::Unknown,
+            Past::Unknown => {}
+        }
+        self.remove(number);
+    }
+
+    /// An earlier node had turns that are not at hand.
+    pub fn had_others(&mut self) {
+        self.past = Past::Unknown;
+    }
+
+    /// Whether a turn of this id may be in the journal, although none is at hand.
+    pub fn may_be_past(&self, id: &TurnId) -> bool {
+        match &self.past {
+            Past::All { ids, hasher } => ids.contains(&hasher.hash_one(id)),
+            Past::Unknown => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(number: u64) -> Turn {
+        let id = TurnId::chosen(format!("t{number}")).unwrap();
+        Turn::new(id, TurnNo(number), Bytes::new(), None)
+    }
+
+    #[test]
+    fn only_what_was_there_is_looked_for_in_the_journal() {
+        let mut turns = Turns::default();
+        let past = (RECENT_MAX + 3) as u64;
+        for number in 1..=past {
+            turns.insert(turn(number));
+            turns.ended(TurnNo(number));
+        }
+        assert_eq!(turns.number(&turn(3).id), None, "it is not at hand any more");
+        assert!(turns.may_be_past(&turn(3).id));
+        assert!(!turns.may_be_past(&turn(past + 1).id));
+        turns.had_others();
+        assert!(turns.may_be_past(&turn(past + 1).id));
+    }
+
+    #[test]
+    fn a_session_with_very_many_turns_has_them_looked_for() {
+        let mut turns = Turns::default();
+        let many = (PAST_MAX + RECENT_MAX + 2) as u64;
+        for number in 1..=many {
+            turns.insert(turn(number));
+            turns.ended(TurnNo(number));
+        }
+        assert!(turns.may_be_past(&turn(many + 1).id));
     }
 }
