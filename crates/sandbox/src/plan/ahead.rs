@@ -116,19 +116,23 @@ mod tests {
 
     #[test]
     fn a_sessions_own_directories_come_last() {
-        let base = [machine(), hide("/state"), hide("/home/me/.ssh"), Mount::Processes];
+        let base = [machine(), hide("/state"), hide("/people/me/.ssh"), Mount::Processes];
         let mut view = base.to_vec();
-        view.insert(3, bind("/work", Access::Write));
-        view.insert(4, bind("/work/.git", Access::Read));
+        view.insert(3, bind("/own", Access::Write));
+        view.insert(4, bind("/own/.git", Access::Read));
         assert_eq!(late(&base, &view), Some(vec![3, 4]));
         assert_eq!(late(&base, &base), Some(vec![]));
     }
 
     #[test]
     fn what_was_hidden_ahead_is_not_uncovered_by_what_comes_last() {
-        let base = [machine(), hide("/home/me/.ssh"), Mount::Processes];
-        let view =
-            [machine(), bind("/home/me", Access::Write), hide("/home/me/.ssh"), Mount::Processes];
+        let base = [machine(), hide("/people/me/.ssh"), Mount::Processes];
+        let view = [
+            machine(),
+            bind("/people/me", Access::Write),
+            hide("/people/me/.ssh"),
+            Mount::Processes,
+        ];
         assert_eq!(late(&base, &view), None);
     }
 
@@ -142,8 +146,8 @@ mod tests {
 
     #[test]
     fn a_workspace_is_bound_over_what_the_base_shows_there() {
-        let base = [machine(), bind("/home/me/code", Access::Read), hide("/z/z/z")];
-        let view = [machine(), bind("/home/me/code", Access::Write), hide("/z/z/z")];
+        let base = [machine(), bind("/people/me/code", Access::Read), hide("/z/z/z")];
+        let view = [machine(), bind("/people/me/code", Access::Write), hide("/z/z/z")];
         assert_eq!(late(&base, &view), Some(vec![1]));
     }
 
@@ -167,8 +171,8 @@ mod tests {
         let mut plan = super::super::unconfined();
         assert_eq!(Ahead::of(&plan, &[]), None, "there is no view");
         plan.isolation = Isolation::Full;
-        plan.view = vec![machine(), bind("/work", Access::Write), bind("/work/.git", Access::Read)];
-        let ahead = Ahead::of(&plan, &["/work".into()]).unwrap();
+        plan.view = vec![machine(), bind("/own", Access::Write), bind("/own/.git", Access::Read)];
+        let ahead = Ahead::of(&plan, &["/own".into()]).unwrap();
         assert_eq!(ahead.plan.view, [machine()]);
         assert!(ahead.suits(&plan));
     }
