@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use windlass_protocol::confinement::Isolation;
 
@@ -21,8 +22,35 @@ pub struct Ahead {
 /// What a view shows, or hides, is a file and not its name: another one of the same name is not it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
-    files: Vec<Option<(u64, u64)>>,
+    files: Vec<Option<Which>>,
     mounted: String,
+}
+
+/// Which file it is, also where a new one was given the number of one that is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Which {
+    device: u64,
+    number: u64,
+    since: Since,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Since {
+    Made(SystemTime),
+    /// The file system does not know when: when it was last changed in any way.
+    Changed {
+        s: i64,
+        ns: i64,
+    },
+}
+
+impl Which {
+    fn is_at(path: &Path) -> Option<Self> {
+        let file = path.symlink_metadata().ok()?;
+        let changed = || Since::Changed { s: file.ctime(), ns: file.ctime_nsec() };
+        let since = file.created().map_or_else(|_| changed(), Since::Made);
+        Some(Self { device: file.dev(), number: file.ino(), since })
+    }
 }
 
 impl Ahead {
@@ -51,12 +79,8 @@ impl Ahead {
 
 impl Seen {
     fn now(view: &[Mount]) -> Self {
-        let file = |path: &Path| {
-            let file = path.symlink_metadata().ok()?;
-            Some((file.dev(), file.ino()))
-        };
         Self {
-            files: view.iter().filter_map(Mount::path).map(file).collect(),
+            files: view.iter().filter_map(Mount::path).map(Which::is_at).collect(),
             mounted: std::fs::read_to_string(MOUNTED).unwrap_or_default(),
         }
     }
@@ -161,8 +185,16 @@ mod tests {
         plan.view = vec![machine(), Mount::Hide { path: file.clone(), kind: Kind::File }];
         let ahead = Ahead::of(&plan, &[]).unwrap();
         assert!(ahead.suits(&plan));
+        std::fs::write(&file, "longer than before").unwrap();
+        assert!(ahead.suits(&plan), "it is still the same file");
+        let ahead = Ahead::of(&plan, &[]).unwrap();
         std::fs::rename(&file, dir.path().join("old")).unwrap();
         std::fs::write(&file, "new").unwrap();
+        assert!(!ahead.suits(&plan));
+        // Removed and made again, which gets the same number on many file systems.
+        let ahead = Ahead::of(&plan, &[]).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, "newer").unwrap();
         assert!(!ahead.suits(&plan));
     }
 
