@@ -12,7 +12,7 @@ use windlass_client::protocol::event::{EndReason, StartedBy};
 use windlass_client::protocol::policy::{Limits, PolicyRequest};
 use windlass_client::protocol::{ErrorCode, Outcome, SessionId};
 use windlass_client::{Client, ClientError};
-use windlass_testkit::{PATIENCE, TestNode, processes, run, run_ok, turn, within};
+use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, run, run_ok, turn, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
@@ -362,17 +362,9 @@ async fn each_has_its_workspace_and_its_open_files() {
     assert_eq!(stage.run(&twin, "open('../link/c').read()").await, "'twin456789'\n");
 }
 
-/// A directory that a session has no `/tmp` of its own over.
-fn outside_of_tmp() -> tempfile::TempDir {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let place =
-        if target.starts_with("/tmp") { Path::new(env!("CARGO_MANIFEST_DIR")) } else { target };
-    tempfile::Builder::new().prefix("wl-").tempdir_in(place).unwrap()
-}
-
 #[tokio::test]
 async fn neither_writes_where_the_other_works() {
-    let state = outside_of_tmp();
+    let state = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
     let node = TestNode::builder(PROGRAM).state_dir(state.path().join("s")).start().await.unwrap();
     let stage = Stage::on(node, TestNode::create()).await;
     let twin = stage.twin().await;

@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use windlass_testkit::TestNode;
 use windlass_testkit::mcp::{McpClient, text_of};
+use windlass_testkit::{TestNode, outside_of_tmp};
 
 const KEY: &str = "codex/sandbox-state-meta";
 
@@ -18,10 +18,7 @@ struct Place {
 
 fn place() -> Place {
     let node = TestNode::builder(env!("CARGO_BIN_EXE_windlass")).prepare().unwrap();
-    // An ordinary user who runs these tests has a place of its own.
-    let base = std::env::var_os("WINDLASS_TEST_PLACE");
-    let base = base.unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
-    let home = tempfile::tempdir_in(base).unwrap();
+    let home = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
     let place = Place { node, home };
     for name in ["work/.agents", "work/secret", "work/docs", "other"] {
         std::fs::create_dir_all(place.home.path().join(name)).unwrap();

@@ -13,7 +13,9 @@ use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::environments::{EnvironmentList, ZygoteState};
 use windlass_client::protocol::event::StartedBy;
 use windlass_client::protocol::policy::{Limits, PolicyRequest};
-use windlass_testkit::{PATIENCE, TestNode, processes, python, run, run_ok, within};
+use windlass_testkit::{
+    PATIENCE, TestNode, outside_of_tmp, processes, python, run, run_ok, within,
+};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
@@ -24,6 +26,15 @@ async fn node(way: &str) -> TestNode {
     let node = TestNode::builder(PROGRAM).env("WINDLASS_START", way).start().await.unwrap();
     ready(&node).await;
     node
+}
+
+/// A node with a pool for one environment, which a file in `place` names.
+async fn node_of(place: &Path, entry: &serde_json::Value) -> TestNode {
+    let file = place.join("environments.json");
+    let text = serde_json::json!({"version": 1, "environments": [entry]}).to_string();
+    std::fs::write(&file, text).unwrap();
+    let node = TestNode::builder(PROGRAM).env("WINDLASS_START", "pool");
+    node.env("WINDLASS_ENVIRONMENTS", &file).start().await.unwrap()
 }
 
 async fn ready(node: &TestNode) -> EnvironmentList {
@@ -186,8 +197,7 @@ async fn seen_of_home(client: &Client) -> (SessionId, String) {
 async fn a_view_that_was_built_ahead_is_as_one_that_is_built_now() {
     let mut all = Vec::new();
     for way in ["exec", "zygote", "pool"] {
-        // Not below `/tmp`, where sessions have files of their own.
-        let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let home = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
         let put = |name: &str, text: &str| {
             // As editors do: another file takes the name.
             let fresh = home.path().join("fresh");
@@ -340,16 +350,8 @@ async fn a_zygote_that_is_out_of_date_is_replaced() {
     let place = tempfile::tempdir().unwrap();
     let venv = place.path().join("venv");
     make_venv(&venv);
-    let file = place.path().join("environments.json");
     let entry = serde_json::json!({"interpreter": venv, "preload": ["late"], "pool": 1});
-    let text = serde_json::json!({"version": 1, "environments": [entry]}).to_string();
-    std::fs::write(&file, text).unwrap();
-    let node = TestNode::builder(PROGRAM)
-        .env("WINDLASS_START", "pool")
-        .env("WINDLASS_ENVIRONMENTS", &file)
-        .start()
-        .await
-        .unwrap();
+    let node = node_of(place.path(), &entry).await;
     let list = ready(&node).await;
     assert!(list.environments[0].zygote.missing[0].contains("late: ModuleNotFoundError"));
     let old = list.environments[0].zygote.pid.unwrap();
@@ -380,16 +382,8 @@ async fn an_interpreter_in_the_workspace_has_no_zygote() {
     let place = tempfile::tempdir().unwrap();
     let venv = place.path().join(".venv");
     make_venv(&venv);
-    let file = place.path().join("environments.json");
     let entry = serde_json::json!({"interpreter": venv, "pool": 1});
-    let text = serde_json::json!({"version": 1, "environments": [entry]}).to_string();
-    std::fs::write(&file, text).unwrap();
-    let node = TestNode::builder(PROGRAM)
-        .env("WINDLASS_START", "pool")
-        .env("WINDLASS_ENVIRONMENTS", &file)
-        .start()
-        .await
-        .unwrap();
+    let node = node_of(place.path(), &entry).await;
     ready(&node).await;
     let client = node.client().await.unwrap();
     for (workspace, by) in [(None, StartedBy::Pool), (Some(place.path()), StartedBy::Exec)] {

@@ -11,7 +11,7 @@ use super::figure::Figure;
 use super::{Plan, python};
 
 /// The other side: as short as it can be.
-pub const LOOP: &str = "import sys
+const LOOP: &str = "import sys
 for line in sys.stdin:
     print(eval(line), flush=True)
 ";
@@ -35,9 +35,36 @@ pub fn round_trips(rounds: usize) -> Result<Vec<Duration>> {
     (0..rounds).map(|_| pipe.round_trip()).collect()
 }
 
-/// The loop with its two pipes; ended on drop.
+/// The loop's process; ended on drop.
+pub struct Loop(Child);
+
+impl Loop {
+    /// Starts one, with the ends of its two pipes.
+    pub fn start() -> Result<(Self, ChildStdin, ChildStdout)> {
+        let mut child = python::command()
+            .args(["-I", "-S", "-c", LOOP])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {}", python::path().display()))?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let this = Self(child);
+        let (stdin, stdout) = pipes.context("the loop has no pipes")?;
+        Ok((this, stdin, stdout))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // Only fails when it has ended already, which is what is wanted.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The loop with its two pipes.
 struct Pipe {
-    child: Child,
+    _loop: Loop,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
     answer: String,
@@ -45,15 +72,8 @@ struct Pipe {
 
 impl Pipe {
     fn start() -> Result<Self> {
-        let mut child = python::command()
-            .args(["-I", "-S", "-c", LOOP])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot run {}", python::path().display()))?;
-        let stdin = child.stdin.take().context("the loop has no standard input")?;
-        let stdout = child.stdout.take().context("the loop has no standard output")?;
-        Ok(Self { child, stdin, stdout: BufReader::new(stdout), answer: String::new() })
+        let (of, stdin, stdout) = Loop::start()?;
+        Ok(Self { _loop: of, stdin, stdout: BufReader::new(stdout), answer: String::new() })
     }
 
     fn round_trip(&mut self) -> Result<Duration> {
@@ -64,13 +84,5 @@ impl Pipe {
         let took = started.elapsed();
         ensure!(self.answer == "2\n", "the loop answered {:?}", self.answer);
         Ok(took)
-    }
-}
-
-impl Drop for Pipe {
-    fn drop(&mut self) {
-        // Only fails when it has ended already, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

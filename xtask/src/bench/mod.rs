@@ -5,6 +5,7 @@ mod bare_pipe;
 mod bombs;
 mod confined;
 mod density;
+mod fairness;
 mod figure;
 mod first_answer;
 mod fork_live;
@@ -79,6 +80,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench { figures: &["mcp_tools_list"], measure: mcp::starts },
     Bench { figures: &["mcp_turn", "mcp_added_latency", "mcp_bridge_mib"], measure: mcp::turns },
+    Bench { figures: &["turn_beside_busy", "work_beside_busy"], measure: fairness::measure },
     Bench { figures: &["neighbour_quiet_p95", "neighbour_bombed_p95"], measure: bombs::measure },
 ];
 

@@ -3,7 +3,6 @@
 //! many bare python loops, driven in the same way over their pipes.
 
 use std::io;
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -13,10 +12,10 @@ use tokio::task::JoinSet;
 use windlass_client::Client;
 use windlass_protocol::SessionId;
 
-use super::bare_pipe::LOOP;
+use super::Plan;
+use super::bare_pipe::Loop;
 use super::figure::Figure;
 use super::node::{Bench, block_on, turn};
-use super::{Plan, python};
 
 /// Both sides are measured in turns of this many parts, so that a noisy moment hits both.
 const PARTS: usize = 5;
@@ -120,9 +119,9 @@ impl Session {
     }
 }
 
-/// A bare loop with its pipes in this runtime; ended on drop.
+/// A bare loop with its pipes in this runtime.
 struct Pipe {
-    child: Child,
+    _loop: Loop,
     stdin: Sender,
     stdout: BufReader<Receiver>,
     answer: String,
@@ -130,17 +129,11 @@ struct Pipe {
 
 impl Pipe {
     fn start() -> Result<Self> {
-        let mut child = python::command()
-            .args(["-I", "-S", "-c", LOOP])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot run {}", python::path().display()))?;
-        let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).context("no pipes")?;
+        let (of, stdin, stdout) = Loop::start()?;
         let ends = Sender::from_owned_fd(stdin.into())
             .and_then(|stdin| Ok((stdin, Receiver::from_owned_fd(stdout.into())?)));
         let (stdin, stdout) = ends.context("cannot wait for the loop's pipes")?;
-        Ok(Self { child, stdin, stdout: BufReader::new(stdout), answer: String::new() })
+        Ok(Self { _loop: of, stdin, stdout: BufReader::new(stdout), answer: String::new() })
     }
 
     async fn round(&mut self) -> Result<()> {
@@ -153,13 +146,5 @@ impl Pipe {
     async fn exchange(&mut self) -> io::Result<()> {
         self.stdin.write_all(b"1+1\n").await?;
         self.stdout.read_line(&mut self.answer).await.map(drop)
-    }
-}
-
-impl Drop for Pipe {
-    fn drop(&mut self) {
-        // Only fails when it has ended already, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

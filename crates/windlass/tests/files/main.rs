@@ -18,7 +18,7 @@ use windlass_client::protocol::api::{CreateSession, FileWritten};
 use windlass_client::protocol::policy::PolicyRequest;
 use windlass_client::protocol::{ErrorCode, SessionId};
 use windlass_client::{Client, ClientError};
-use windlass_testkit::TestNode;
+use windlass_testkit::{TestNode, outside_of_tmp};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
@@ -39,10 +39,7 @@ impl Place {
     /// With a policy that is changed by the test, which is told the workspace.
     async fn with(change: impl FnOnce(&Path, &mut PolicyRequest)) -> Self {
         let node = TestNode::start(PROGRAM).await.unwrap();
-        // An ordinary user who runs these tests has a place of its own.
-        let base = std::env::var_os("WINDLASS_TEST_PLACE");
-        let base = base.unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
-        let home = tempfile::tempdir_in(base).unwrap();
+        let home = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
         let work = home.path().join("work");
         std::fs::create_dir(&work).unwrap();
         std::fs::create_dir(home.path().join("outside")).unwrap();
