@@ -60,14 +60,21 @@ struct State {
     /// What the sessions will be like for which workers wait.
     model: Option<Model>,
     waiting: Vec<Waiting>,
-    /// When one of them was last claimed.
-    claimed: Option<Instant>,
+    /// Since when fewer wait than should, and when one was last claimed.
+    claims: Option<Claims>,
     /// How many are on their way to wait.
     coming: usize,
     /// When one could not be made to wait, until one could.
     pool_failed: Option<Instant>,
     /// When a session last asked.
     used: Option<Instant>,
+}
+
+/// Claims since those who wait were last as many as should.
+#[derive(Debug, Clone, Copy)]
+struct Claims {
+    first: Instant,
+    last: Instant,
 }
 
 /// Where a zygote is in its life.
@@ -153,7 +160,9 @@ impl Environments {
                 state.model = Some(Model::of(plan, own));
                 state.waiting.clear();
             }
-            state.claimed = Some(Instant::now());
+            let last = Instant::now();
+            let first = state.claims.map_or(last, |claims| claims.first);
+            state.claims = Some(Claims { first, last });
             self.wanted.notify_one();
             // Whoever has waited longest comes first.
             while !state.waiting.is_empty() {

@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use windlass_client::Client;
 use windlass_client::protocol::SessionId;
@@ -181,6 +183,31 @@ async fn caches_and_variables_of_one_session_are_not_in_another() {
 }
 
 /// What a session's code can see of its surroundings is what it would see without a zygote.
+/// Makes and closes sessions, one after the other, until `enough` have been started from the pool.
+async fn come_and_go(client: Client, from_pool: Arc<AtomicUsize>, enough: usize) {
+    while from_pool.load(Ordering::Relaxed) < enough {
+        let id = client.create_session(&TestNode::create()).await.unwrap().session.id;
+        run_ok(&client, &id, "1").await;
+        if started_by(&client, &id).await == StartedBy::Pool {
+            from_pool.fetch_add(1, Ordering::Relaxed);
+        }
+        client.close_session(&id, CloseQuery { grace_ms: Some(0) }).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_pool_is_filled_again_while_sessions_come_and_go() {
+    let node = node("pool").await;
+    let waiting = ready(&node).await.environments[0].pool.size;
+    let from_pool = Arc::new(AtomicUsize::new(0));
+    let mut coming = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let client = node.client().await.unwrap();
+        coming.spawn(come_and_go(client, from_pool.clone(), waiting + 4));
+    }
+    within(PATIENCE, coming.join_all()).await;
+}
+
 /// What a session sees of its user's home.
 async fn seen_of_home(client: &Client) -> (SessionId, String) {
     let id = client.create_session(&TestNode::create()).await.unwrap().session.id;

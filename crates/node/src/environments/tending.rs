@@ -11,7 +11,7 @@ use windlass_protocol::policy::PolicyRequest;
 
 use super::pool::{Model, Waiting};
 use super::zygote::Zygote;
-use super::{Environment, Stage, State, nameless};
+use super::{Claims, Environment, Stage, State, nameless};
 use crate::config::StartBy;
 use crate::context::Context;
 use crate::keepers;
@@ -29,8 +29,10 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Workers of one environment that are made to wait at the same time.
 const COMING_MAX: usize = 2;
 
-/// How long after a claim others are made to wait: what a session needs to answer comes first.
+/// How long after a claim others are made to wait: what a session needs to answer comes first. Where one
+/// claim follows another, not longer than the second after the first.
 const REFILL_PAUSE: Duration = Duration::from_millis(30);
+const REFILL_PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// Memory that must be free on the machine for another worker to wait.
 const FREE_KIB_MIN: u64 = 512 * 1024;
@@ -91,6 +93,9 @@ async fn look_after(context: &Arc<Context>, place: usize) {
             state.waiting.retain(Waiting::is_alive);
             let size = context.environments.pool_size(environment);
             let missing = size.saturating_sub(state.waiting.len() + state.coming);
+            if state.waiting.len() >= size {
+                state.claims = None;
+            }
             let room = COMING_MAX.saturating_sub(state.coming);
             let failed = state.pool_failed.is_some_and(|since| since.elapsed() < RETRY);
             let pause = pause_left(&state).is_some();
@@ -150,8 +155,10 @@ fn usual_model(context: &Context, program: &Path) -> Option<Model> {
 
 /// How much is left of the time in which nobody is made to wait, after a claim.
 fn pause_left(state: &State) -> Option<Duration> {
-    let left = REFILL_PAUSE.checked_sub(state.claimed?.elapsed())?;
-    (!left.is_zero()).then_some(left)
+    let Claims { first, last } = state.claims?;
+    let left = REFILL_PAUSE.checked_sub(last.elapsed())?;
+    let most = REFILL_PAUSE_MAX.checked_sub(first.elapsed())?;
+    Some(left.min(most)).filter(|left| !left.is_zero())
 }
 
 async fn start(context: Arc<Context>, place: usize) {
