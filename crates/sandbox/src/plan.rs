@@ -18,7 +18,6 @@ use windlass_protocol::policy::{Network, Policy};
 pub use self::canaries::thorough;
 pub(crate) use self::rules::rights;
 use crate::machine::{Machine, Support};
-use crate::spawn::zygote::Shape;
 use crate::survey::{Depth, Place};
 
 /// Where the egress proxy is reached inside a network namespace of the session's own.
@@ -232,13 +231,6 @@ pub fn depth(policy: &Policy, machine: &Machine) -> Depth {
         Ok(Isolation::Landlock) => Depth::Rules,
         Ok(Isolation::Full | Isolation::None) | Err(_) => Depth::View,
     }
-}
-
-/// What is known of a session's worker by its policy alone; nothing where that cannot be enforced.
-pub fn shape(policy: &Policy, machine: &Machine) -> Option<Shape> {
-    let isolation = choose(policy, machine).ok()?;
-    let own_network = isolation == Isolation::Full && policy.network != Network::Open;
-    Some(Shape { isolation, own_network })
 }
 
 impl Plan {

@@ -48,6 +48,7 @@ def start(preload):
     library.windlass_become_worker.argtypes = (
         [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p] + [ctypes.c_int] * 4
     )
+    library.windlass_build_view.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
     missing = _import([_OF_TWINS, *preload])
     worker = main.Worker()
     worker.prepare()

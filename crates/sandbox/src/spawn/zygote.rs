@@ -179,11 +179,6 @@ impl Waiting {
         started.joining = self.joining;
         Ok(started)
     }
-
-    /// Readable when the worker has ended: it says nothing by itself.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
-    }
 }
 
 /// The plan's length and the plan, the directory, and each variable, in a file without a name.
