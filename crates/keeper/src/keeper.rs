@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use windlass_lifecycle::link::KeeperHalf;
 use windlass_protocol::confinement::Confinement;
-use windlass_protocol::event::EventKind;
+use windlass_protocol::event::{EventKind, StartedBy};
 use windlass_protocol::link::Launch;
 use windlass_protocol::worker::ToWorker;
 use windlass_protocol::{Epoch, Stream, TurnNo};
@@ -27,6 +27,10 @@ use crate::worker::{Filled, Worker};
 
 /// Bytes read at once from the node or the protocol socket.
 const SCRATCH_BYTES: usize = 64 * 1024;
+
+/// Time from a worker's word that it is ready until the keeper puts its own house in order: its first
+/// turn comes at once, as a rule, and comes first.
+const SETTLE_AFTER: Duration = Duration::from_millis(100);
 
 /// How long a keeper without a launch waits for its first node.
 const FIRST_NODE_GRACE: Duration = Duration::from_secs(30);
@@ -61,8 +65,8 @@ pub(crate) struct Keeper {
     pub(crate) last_turn: TurnNo,
     pub(crate) restarts: u32,
     pub(crate) scratch: Vec<u8>,
-    /// A worker has come up, and what can wait is still to be done.
-    fresh: bool,
+    /// When what can wait is done, after a worker has come up.
+    settle: Option<Instant>,
 }
 
 /// Where the worker process is in its life.
@@ -125,7 +129,7 @@ impl Keeper {
             last_turn: TurnNo(0),
             restarts: 0,
             scratch: vec![0; SCRATCH_BYTES],
-            fresh: false,
+            settle: None,
         }
     }
 
@@ -139,13 +143,6 @@ impl Keeper {
                 && node.flush(&self.link).is_err()
             {
                 self.lose_node();
-            }
-            // Behind everything that somebody waits for.
-            if std::mem::take(&mut self.fresh) {
-                if let Some(worker) = self.worker() {
-                    worker.meter.begin();
-                }
-                memory::give_back();
             }
         }
         self.held.let_go();
@@ -227,7 +224,11 @@ impl Keeper {
         let (hold, waiting) = (self.held.hold(), self.waiting.take());
         let room = self.family.room.as_deref();
         match self.held.around(|| starting::start(launch, room, hold, waiting)) {
-            Ok(Fresh { worker, confinement, listener }) => {
+            Ok(Fresh { mut worker, confinement, listener }) => {
+                if worker.start != StartedBy::Exec {
+                    // It is what it will be; one that was run has only begun to load.
+                    worker.meter.begin();
+                }
                 let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
                 let way_out = listener.zip(launch.egress.clone());
                 self.egress = way_out.and_then(|(listener, node)| {
@@ -261,7 +262,7 @@ impl Keeper {
                 let restarts = self.restarts;
                 let ready = EventKind::WorkerReady { worker: name, pid, restarts, start };
                 self.tell(None, ready, Bytes::new());
-                self.fresh = true;
+                self.settle = Some(Instant::now() + SETTLE_AFTER);
                 Stage::Up { worker }
             }
             other => other,
@@ -368,6 +369,10 @@ impl Keeper {
         if self.alone_since.is_some_and(|since| now >= since + self.node_grace()) {
             self.clear(Then::Exit);
         }
+        if self.settle.is_some_and(|at| now >= at) {
+            self.settle = None;
+            memory::give_back();
+        }
         self.pass_fork_deadline(now);
         self.nudge(now);
         self.watch_limits(now);
@@ -392,7 +397,7 @@ impl Keeper {
         let alone = self.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
         let turn = self.running.next_nudge().into_iter().chain(self.watch.next_look());
         let fork = self.family.forking.as_ref().map(Forking::until);
-        stage.into_iter().chain(alone).chain(turn).chain(fork).min()
+        stage.into_iter().chain(alone).chain(turn).chain(fork).chain(self.settle).min()
     }
 
     /// Our socket's file, so that nobody takes it for a living keeper.

@@ -87,9 +87,12 @@ impl Keeper {
         self.node = Some(caller);
         self.alone_since = None;
         if let Some(launch) = claim.launch {
-            self.watch = Watch::of(&launch);
             self.launch = Some(launch);
             self.start_worker();
+            // While the worker gets ready, and before there is a turn.
+            if let Some(launch) = &self.launch {
+                self.watch = Watch::of(launch);
+            }
             self.watch.take_stock();
         }
         // Commands may have come with the attach.
@@ -129,6 +132,13 @@ impl Keeper {
                 Some((ToKeeper::Command { command, after, act }, body)) => {
                     self.link.acknowledge(after);
                     self.take_command(command, act, &body);
+                }
+                // Whoever had a worker wait now has a session for it.
+                Some((ToKeeper::Attach { epoch, after, launch, .. }, _))
+                    if self.waiting.is_some() =>
+                {
+                    let Some(caller) = self.node.take() else { return };
+                    return self.claim(caller, Claim { epoch, after, launch });
                 }
                 // Two attaches on one connection, or no message at all: not a node of ours.
                 Some((ToKeeper::Attach { .. } | ToKeeper::Prepare(_), _)) | None => {

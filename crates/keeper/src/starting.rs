@@ -71,16 +71,18 @@ pub(crate) fn start(
     if waiting.is_some() {
         let _ = rustix::thread::set_name(crate::NAME);
     }
-    match waiting {
-        Some(waiting) if waiting.worker.suits(&plan) => {
-            return waiting.claim(launch, &plan, StartedBy::Pool);
+    if let Some(waiting) = waiting {
+        match waiting.worker.rest_of(&plan) {
+            Some(rest) => return waiting.claim(launch, &plan, &rest, StartedBy::Pool),
+            None => waiting.worker.end(),
         }
-        Some(waiting) => waiting.worker.end(),
-        None => {}
     }
     if let Some(zygote) = launch.zygote.as_deref() {
         match fork(zygote, Shape::of(&plan), hold, &launch.cgroups) {
-            Ok(waiting) => return waiting.claim(launch, &plan, StartedBy::Zygote),
+            Ok(waiting) => {
+                let rest = Plan { controls: Vec::new(), ..plan.clone() };
+                return waiting.claim(launch, &plan, &rest, StartedBy::Zygote);
+            }
             Err(error) => eprintln!("keeper: a worker is started without its zygote: {error}"),
         }
     }
@@ -116,9 +118,15 @@ fn make_wait(prepare: &Prepare, hold: Hold) -> Result<InWaiting, StartError> {
 }
 
 impl InWaiting {
-    fn claim(self, launch: &Launch, plan: &Plan, start: StartedBy) -> Result<Fresh, StartError> {
+    fn claim(
+        self,
+        launch: &Launch,
+        plan: &Plan,
+        rest: &Plan,
+        start: StartedBy,
+    ) -> Result<Fresh, StartError> {
         let Self { worker, lines } = self;
-        let started = worker.give(&Job { plan, env: &launch.env, cwd: &launch.cwd })?;
+        let started = worker.give(&Job { plan, rest, env: &launch.env, cwd: &launch.cwd })?;
         let worker = Worker::new(&started, start, lines);
         Ok(Fresh { worker, confinement: started.confinement, listener: started.listener })
     }

@@ -31,8 +31,8 @@ impl Meter {
         Self { pid, clock, peak_rss_bytes: 0, children_ms: 0.0 }
     }
 
-    /// The worker is up: what it has taken until now is no turn's, and its peak so far stands for
-    /// turns that are too brief to look.
+    /// What the worker has taken until now is no turn's, and its peak so far stands for turns that are
+    /// too brief to look. Without this, the first turn looks however brief it is.
     pub fn begin(&mut self) {
         self.read_proc();
     }
@@ -46,7 +46,7 @@ impl Meter {
         let wall = mark.at.elapsed();
         let cpu = self.cpu().saturating_sub(mark.cpu);
         let mut cpu_ms = cpu.as_secs_f64() * 1e3;
-        if wall >= BRIEF {
+        if wall >= BRIEF || self.peak_rss_bytes == 0 {
             cpu_ms += self.read_proc();
         }
         Usage {

@@ -12,8 +12,8 @@ use windlass_client::patience::Patience;
 use windlass_journal::Journal;
 use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::{Epoch, SessionId};
-use windlass_sandbox::Machine;
 use windlass_sandbox::cgroup::CgroupSupport;
+use windlass_sandbox::{Kept, Machine};
 
 use crate::config::Config;
 use crate::environments::Environments;
@@ -51,6 +51,8 @@ pub(crate) struct Context {
     /// Who reads, writes and watches files.
     pub files: Files,
     machine: std::sync::OnceLock<Machine>,
+    /// What was last found around sessions.
+    pub surroundings: Kept,
     /// For replies that wait.
     pub patience: Patience,
     sessions: Mutex<HashMap<SessionId, Slot>>,
@@ -98,6 +100,7 @@ impl Context {
             within: OpenWithin::default(),
             files: Files::default(),
             machine: std::sync::OnceLock::new(),
+            surroundings: Kept::default(),
             starting,
             nursery,
             patience: Patience::default(),

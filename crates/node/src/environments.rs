@@ -21,7 +21,7 @@ use windlass_protocol::environments::{
     EnvironmentEntry, EnvironmentList, POOL_DEFAULT, PoolInfo, ZygoteInfo, ZygoteState,
 };
 use windlass_protocol::{Epoch, SessionId, environments};
-use windlass_sandbox::{Plan, Wanted};
+use windlass_sandbox::{Around, Plan, Wanted};
 
 use self::pool::{Model, Waiting};
 use self::zygote::Zygote;
@@ -98,6 +98,16 @@ pub(crate) struct Asking<'a> {
     pub writable: &'a [PathBuf],
 }
 
+/// What a session will be like.
+#[derive(Debug)]
+pub(crate) struct Outline<'a> {
+    pub plan: &'a Plan,
+    /// What the plan was made from, as far as it is the same for others.
+    pub around: &'a Arc<Around>,
+    /// Directories of its own.
+    pub own: &'a [&'a Path],
+}
+
 impl Environments {
     pub fn new(config: &Config) -> Self {
         let environment = |entry: &EnvironmentEntry| Environment {
@@ -142,9 +152,8 @@ impl Environments {
         zygote.fits(&asking.recipe.env).then(|| zygote.socket().to_owned())
     }
 
-    /// A worker that waits, for a session that [`Self::zygote_for`] gave this zygote to, with this plan
-    /// and these directories of its own.
-    pub fn claim(&self, zygote: &Path, plan: &Plan, own: &[&Path]) -> Option<Claimed> {
+    /// A worker that waits, for a session that [`Self::zygote_for`] gave this zygote to.
+    pub fn claim(&self, zygote: &Path, outline: &Outline<'_>) -> Option<Claimed> {
         if self.start != StartBy::Pool {
             return None;
         }
@@ -155,9 +164,9 @@ impl Environments {
             if !of_zygote(&state) {
                 continue;
             }
-            if !state.model.as_ref().is_some_and(|model| model.suits(plan)) {
+            if !state.model.as_ref().is_some_and(|model| model.suits(outline)) {
                 // Those who wait are for others; the next ones will be for such as this.
-                state.model = Some(Model::of(plan, own));
+                state.model = Some(Model::of(outline));
                 state.waiting.clear();
             }
             let last = Instant::now();

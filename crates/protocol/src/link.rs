@@ -27,7 +27,7 @@ pub struct CommandSeq(pub u64);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ToKeeper {
-    /// Always first. The keeper answers `attached` or `refused`.
+    /// Always first, but for a prepare. The keeper answers `attached` or `refused`.
     Attach {
         link: u32,
         epoch: Epoch,
@@ -37,8 +37,8 @@ pub enum ToKeeper {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         launch: Option<Box<Launch>>,
     },
-    /// In place of an attach: have a worker waiting for a session that is still to come. The keeper
-    /// answers `prepared`, and ends if this connection does before a node attaches.
+    /// Before an attach: have a worker waiting for a session that is still to come. The keeper answers
+    /// `prepared`, and ends if this connection does before a node attaches, here or on another.
     Prepare(Box<Prepare>),
     /// Everything up to here is in the node's journal.
     Ack { after: LinkSeq },

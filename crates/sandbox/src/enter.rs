@@ -147,7 +147,7 @@ pub struct Prepared {
     spaces: Spaces,
     mounts: mounts::Mounts,
     landlock: Option<landlock::Rules>,
-    filters: Vec<BpfProgram>,
+    filter: Option<BpfProgram>,
     limits: Vec<limits::Limit>,
     pub(crate) canaries: canary::Canaries,
 }
@@ -173,6 +173,15 @@ impl Spaces {
         rights::make_namespaces(self.network)?;
         rights::map_identity(&self.user, &self.group)
     }
+
+    /// What is in them that is the same for all sessions.
+    fn furnish(&self) -> Result<(), Failed> {
+        rights::name_machine();
+        if self.network != NetworkPlan::Machine {
+            network::bring_up_loopback().map_err(Failed::at(Step::Loopback))?;
+        }
+        Ok(())
+    }
 }
 
 impl Prepared {
@@ -183,22 +192,17 @@ impl Prepared {
 
     /// For a process whose keeper has this number.
     pub(crate) fn below(plan: &Plan, keeper: i32) -> Result<Self, PrepareError> {
-        let filters = match plan.sockets {
-            None => Vec::new(),
-            Some(sockets) => {
-                let namespaces = match plan.isolation {
-                    Isolation::Full => Namespaces::Own,
-                    Isolation::Landlock | Isolation::None => Namespaces::Machine,
-                };
-                seccomp::filters(Shape { sockets, namespaces })?
-            }
+        let namespaces = match plan.isolation {
+            Isolation::Full => Namespaces::Own,
+            Isolation::Landlock | Isolation::None => Namespaces::Machine,
         };
+        let shape = plan.sockets.map(|sockets| Shape { sockets, namespaces });
         Ok(Self {
             isolation: plan.isolation,
             spaces: Spaces::new(plan.network),
             mounts: mounts::Mounts::new(&plan.view)?,
             landlock: plan.landlock.as_ref().map(landlock::Rules::new).transpose()?,
-            filters,
+            filter: shape.map(seccomp::filter).transpose()?,
             limits: limits::of(&plan.rlimits),
             canaries: canary::Canaries::new(plan, keeper)?,
         })
@@ -230,32 +234,28 @@ impl Prepared {
     pub fn confine(&self) -> Result<Option<OwnedFd>, Failed> {
         if self.isolation == Isolation::Full {
             self.mounts.build()?;
+            self.spaces.furnish()?;
         }
         self.confine_in_view()
     }
 
-    /// Builds the view, for a process that does not know its session yet.
+    /// Builds the view and all else that needs no session, for a process that does not know its own yet.
     pub(crate) fn begin_view(&self) -> Result<Begun, Failed> {
-        self.mounts.begin()
+        let begun = self.mounts.begin()?;
+        self.spaces.furnish()?;
+        Ok(begun)
     }
 
-    /// Adds to a view that was begun what is still to be mounted, and enters it.
-    pub(crate) fn finish_view(&self, begun: &Begun, late: &[usize]) -> Result<(), Failed> {
-        self.mounts.finish(begun, late)
+    /// Adds to a view that was begun what only `late` has mounts for, and enters it.
+    pub(crate) fn finish_view(&self, begun: &Begun, late: &Self) -> Result<(), Failed> {
+        self.mounts.finish(begun, &late.mounts)
     }
 
     /// What follows when the view is entered. Returns the proxy's listener.
     pub(crate) fn confine_in_view(&self) -> Result<Option<OwnedFd>, Failed> {
         let mut listener = None;
-        if self.isolation == Isolation::Full {
-            rights::name_machine();
-            let network = self.spaces.network;
-            if network != NetworkPlan::Machine {
-                network::bring_up_loopback().map_err(Failed::at(Step::Loopback))?;
-            }
-            if network == NetworkPlan::Proxy {
-                listener = Some(network::listen().map_err(Failed::at(Step::Proxy))?);
-            }
+        if self.isolation == Isolation::Full && self.spaces.network == NetworkPlan::Proxy {
+            listener = Some(network::listen().map_err(Failed::at(Step::Proxy))?);
         }
         limits::set(&self.limits)?;
         if self.isolation != Isolation::None {
@@ -264,7 +264,7 @@ impl Prepared {
         if let Some(rules) = &self.landlock {
             rules.enforce()?;
         }
-        for filter in &self.filters {
+        if let Some(filter) = &self.filter {
             rights::install(filter)?;
         }
         Ok(listener)

@@ -108,7 +108,7 @@ pub unsafe extern "C" fn windlass_build_view(plan: *const u8, length: usize, cha
         (std::slice::from_raw_parts(plan, length), Channel::of(OwnedFd::from_raw_fd(channel)))
     };
     let built = match serde_json::from_slice::<Plan>(bytes) {
-        Ok(plan) => inside::build_ahead(plan, &channel),
+        Ok(plan) => inside::build_ahead(&plan, &channel),
         Err(_) => Err(BecomeError::Unprepared),
     };
     // It is the caller's.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn windlass_build_view(plan: *const u8, length: usize, cha
 }
 
 /// Confines the calling process, which has one thread, as the plan (JSON) says, tests the sandbox,
-/// tells the keeper, and enters the directory. On anything but 0 the process must end: -1 is a plan
+/// tells the keeper, and enters the directory. Of a view that was built, the plan has the rest. On anything but 0 the process must end: -1 is a plan
 /// that is not one, -2 a sandbox that does not hold.
 ///
 /// # Safety

@@ -28,16 +28,21 @@ pub mod twin;
 
 mod ffi;
 mod ffi_apart;
+mod ffi_pages;
 mod guard;
+mod mounted;
 mod namespace;
+mod pages;
 mod rehearsal;
 mod seccomp;
 mod tree;
+mod which;
 
 pub use hold::{Held, HoldError, Wanted};
 pub use machine::{Machine, Support};
 pub use plan::{Plan, PlanError, plan};
 pub use spawn::zygote::{Ends, Job, Shape, Waiting, from_zygote};
 pub use spawn::{Command, SpawnError, Started, spawn};
-pub use survey::{Depth, Place, Site, survey};
+pub use survey::around::{Around, Kept};
+pub use survey::{Depth, Place, Site, survey, survey_with};
 pub use tree::{Reaped, reap_all};

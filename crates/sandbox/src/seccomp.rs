@@ -2,20 +2,27 @@
 //! kernel's filter programs. Everything not named here is allowed: interpreters and what they load
 //! use most of the rest.
 
+mod search;
+
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch, sock_filter,
+    SeccompRule, TargetArch,
 };
 
+use self::search::Answer;
 use crate::plan::Sockets;
 
 /// Why a filter cannot be made.
 #[derive(Debug, thiserror::Error)]
-#[error("the system call filter cannot be made: {0}")]
-pub struct FilterError(#[from] seccompiler::BackendError);
+pub enum FilterError {
+    #[error("the system call filter cannot be made: {0}")]
+    Compile(#[from] seccompiler::BackendError),
+    #[error("the system call filter cannot be made: it names more calls than a jump can span")]
+    TooLong,
+}
 
 /// Calls that are refused with EPERM, whatever their arguments.
 #[rustfmt::skip]
@@ -138,9 +145,6 @@ const TERMINAL_INJECTION: [u64; 2] = [0x5412, 0x541C];
 /// The one socket family that asks which interfaces there are, and its only harmless protocol.
 const NETLINK_ROUTE: u64 = 0;
 
-/// Numbers from here on are a second table of the same calls (x32), which no filter below names.
-const SECOND_TABLE: u32 = 0x4000_0000;
-
 /// What a filter depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
@@ -156,7 +160,7 @@ pub(crate) enum Namespaces {
 }
 
 /// Filters that were compiled ahead: of each shape that plans have.
-static COMPILED: OnceLock<Vec<(Shape, Vec<BpfProgram>)>> = OnceLock::new();
+static COMPILED: OnceLock<Vec<(Shape, BpfProgram)>> = OnceLock::new();
 
 /// Compiles the filters that plans ask for, for a process whose children will need them.
 pub(crate) fn warm() {
@@ -174,16 +178,16 @@ pub(crate) fn warm() {
     COMPILED.get_or_init(|| compiled.collect());
 }
 
-/// The filters of a confined process; all of them are installed, and each can refuse.
-pub(crate) fn filters(shape: Shape) -> Result<Vec<BpfProgram>, FilterError> {
+/// The filter of a confined process.
+pub(crate) fn filter(shape: Shape) -> Result<BpfProgram, FilterError> {
     let ahead = COMPILED.get().and_then(|all| all.iter().find(|(of, _)| *of == shape));
     match ahead {
-        Some((_, filters)) => Ok(filters.clone()),
+        Some((_, filter)) => Ok(filter.clone()),
         None => compile_all(shape),
     }
 }
 
-fn compile_all(shape: Shape) -> Result<Vec<BpfProgram>, FilterError> {
+fn compile_all(shape: Shape) -> Result<BpfProgram, FilterError> {
     let mut refused: Rules = REFUSED.iter().map(|(call, _)| (*call, vec![])).collect();
     if shape.namespaces == Namespaces::Machine {
         refused.extend(REFUSED_SHARED.iter().map(|(call, _)| (*call, vec![])));
@@ -197,10 +201,26 @@ fn compile_all(shape: Shape) -> Result<Vec<BpfProgram>, FilterError> {
     refused.insert(libc::SYS_clone, any_bit(0, &NEW_NAMESPACES)?);
     refused.insert(libc::SYS_ioctl, any_value(1, &TERMINAL_INJECTION)?);
     refused.insert(libc::SYS_personality, other_personalities()?);
-    let eperm = compile(refused, libc::EPERM)?;
-    let enosys = compile(UNKNOWN.iter().map(|(call, _)| (*call, vec![])).collect(), libc::ENOSYS)?;
-    let sockets = compile(refused_sockets(shape.sockets)?, libc::EAFNOSUPPORT)?;
-    Ok(vec![without_second_table(eperm), enosys, sockets])
+    let unknown = UNKNOWN.iter().map(|(call, _)| (*call, vec![])).collect();
+    let sockets = refused_sockets(shape.sockets)?;
+    join([(refused, libc::EPERM), (unknown, libc::ENOSYS), (sockets, libc::EAFNOSUPPORT)])
+}
+
+/// One filter with these rules, each list of them with the error that it gives. No call is in two.
+fn join<const N: usize>(lists: [(Rules, i32); N]) -> Result<BpfProgram, FilterError> {
+    let mut answers = BTreeMap::new();
+    let mut programs = Vec::new();
+    for (rules, errno) in lists {
+        let (always, sometimes): (Rules, Rules) =
+            rules.into_iter().partition(|(_, when)| when.is_empty());
+        answers.extend(always.into_keys().map(|call| (call, Answer::Refused(errno))));
+        if !sometimes.is_empty() {
+            let asked = Answer::Asked(programs.len());
+            answers.extend(sometimes.keys().map(|call| (*call, asked)));
+            programs.push(compile(sometimes, errno)?);
+        }
+    }
+    search::program(&answers, &programs)
 }
 
 /// What twins are refused to do to each other, who have one pid namespace: what signals and tracing do
@@ -289,21 +309,6 @@ fn rule(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, FilterError> {
     Ok(SeccompRule::new(conditions)?)
 }
 
-/// Puts a check in front: calls of the second table are unknown.
-fn without_second_table(program: BpfProgram) -> BpfProgram {
-    const LOAD_NUMBER: sock_filter = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
-    const IF_AT_LEAST: u16 = 0x35;
-    const RETURN: u16 = 0x06;
-    const ERRNO: u32 = 0x0005_0000;
-    let unknown = ERRNO | libc::ENOSYS.cast_unsigned();
-    let check = [
-        LOAD_NUMBER,
-        sock_filter { code: IF_AT_LEAST, jt: 0, jf: 1, k: SECOND_TABLE },
-        sock_filter { code: RETURN, jt: 0, jf: 0, k: unknown },
-    ];
-    check.into_iter().chain(program).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,9 +317,8 @@ mod tests {
     fn filters_compile_for_every_shape() {
         for sockets in [Sockets::Pairs, Sockets::Local, Sockets::Open] {
             for namespaces in [Namespaces::Own, Namespaces::Machine] {
-                let filters = filters(Shape { sockets, namespaces }).unwrap();
-                assert_eq!(filters.len(), 3);
-                assert!(filters.iter().all(|program| program.len() < 4096));
+                let filter = filter(Shape { sockets, namespaces }).unwrap();
+                assert!(filter.len() < 4096);
             }
         }
     }

@@ -1,12 +1,16 @@
 //! What the files around one session are like: gathered before planning, so that planning itself
 //! touches nothing. All paths come out absolute and free of symbolic links.
 
+pub mod around;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use windlass_protocol::policy::{Network, Policy};
 
+use self::around::{Around, Kept};
 use crate::plan::Kind;
 
 /// Entries that are looked at beside one hidden path; a directory with more is not readable around
@@ -94,34 +98,36 @@ pub enum Depth {
 
 /// Looks at the files that a policy speaks of.
 pub fn survey(policy: &Policy, site: &Site, depth: Depth) -> Place {
-    let home = site.home.as_deref();
-    let existing = |paths: &[String]| -> Vec<PathBuf> {
-        paths.iter().filter_map(|path| real(&expand(path, home)?)).collect()
-    };
+    place(policy, site, depth, &Around::look(policy, site))
+}
+
+/// The same, where most of it may be known already; and what of it was the same for others.
+pub fn survey_with(
+    kept: &Kept,
+    policy: &Policy,
+    site: &Site,
+    depth: Depth,
+) -> (Place, Arc<Around>) {
+    let around = kept.around(policy, site);
+    (place(policy, site, depth, &around), around)
+}
+
+fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
     let workspace = real(&site.workspace).unwrap_or_else(|| site.workspace.clone());
-    let writable = existing(&policy.writable);
-    let mut hidden: BTreeMap<PathBuf, Kind> = policy
-        .hidden
-        .iter()
-        .filter_map(|path| expand(path, home))
-        .chain(site.hidden.iter().cloned())
-        .filter_map(|path| with_kind(&path))
-        .collect();
+    let mut hidden = around.hidden.clone();
     // Without a view, sockets that could reach one are refused altogether.
     if depth == Depth::View {
         hidden.extend(listening_sockets().into_iter().map(|path| (path, Kind::File)));
     }
     let protected = std::iter::once(&workspace)
-        .chain(&writable)
+        .chain(&around.writable)
         .flat_map(|root| policy.protected.iter().map(move |name| root.join(name)))
         .filter_map(|path| with_kind(&path).filter(|(real, _)| *real == path))
         .collect();
-    let system: BTreeMap<PathBuf, Kind> =
-        SYSTEM.iter().filter_map(|path| with_kind(Path::new(path))).collect();
     let (opened, siblings, user_processes) = match depth {
-        Depth::View => (opened(policy, home), BTreeMap::new(), 0),
+        Depth::View => (around.opened.clone(), BTreeMap::new(), 0),
         Depth::Rules => {
-            let siblings = siblings(hidden.keys().chain(system.keys()));
+            let siblings = siblings(hidden.keys().chain(around.system.keys()));
             (BTreeMap::new(), siblings, user_processes())
         }
     };
@@ -129,15 +135,15 @@ pub fn survey(policy: &Policy, site: &Site, depth: Depth) -> Place {
         workspace,
         tmp: site.tmp.as_deref().and_then(real),
         family: site.family.as_deref().and_then(real),
-        needed: needed(policy, site),
-        readable: existing(&policy.readable),
-        writable,
+        needed: around.needed.clone(),
+        readable: around.readable.clone(),
+        writable: around.writable.clone(),
         hidden,
         protected,
-        system,
+        system: around.system.clone(),
         siblings,
         opened,
-        links: root_links(policy),
+        links: around.links.clone(),
         user_processes,
     }
 }
@@ -177,11 +183,13 @@ fn entries_with_kinds(directory: &Path) -> BTreeMap<PathBuf, Entry> {
     entries.flatten().take(OPENED_MAX + 1).filter_map(entry).collect()
 }
 
-/// What must be readable wherever it lies: what the worker needs, and how names are found where
-/// there is a network to find them on.
-fn needed(policy: &Policy, site: &Site) -> Vec<PathBuf> {
+/// What must be readable wherever it lies, by name: what the worker needs, and how names are found
+/// where there is a network to find them on. And what of it there is.
+fn needed(policy: &Policy, site: &Site) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let resolver = (policy.network == Network::Open).then(|| PathBuf::from("/etc/resolv.conf"));
-    site.needed.iter().chain(&resolver).filter_map(|path| real(path)).collect()
+    let asked: Vec<PathBuf> = site.needed.iter().cloned().chain(resolver).collect();
+    let found = asked.iter().filter_map(|path| real(path)).collect();
+    (asked, found)
 }
 
 /// The links at the root, for a view that is not the whole machine's.

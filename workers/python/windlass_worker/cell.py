@@ -50,6 +50,11 @@ class Cells:
                 eval(statements, namespace)
             repr(eval(expression, namespace))
 
+    def forget(self, turn):
+        """The source of that turn is not kept."""
+        source = self._sources.pop(self._name % turn, "")
+        self._kept_chars -= len(source)
+
     def rename(self, session):
         """Cells are numbered anew; those that there are keep their names."""
         self._name = "<cell %s:%%d>" % session

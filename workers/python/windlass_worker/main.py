@@ -18,7 +18,7 @@ from .signals import Signals
 from .stdin import Input
 from .tools import Source
 from .turns import Turns
-from .wire import Wire, frame, quoted
+from .wire import Wire, frame, quoted, scan
 
 PROTOCOL = 1
 CAPABILITIES = b'["stdin","interrupt","display","background_output","tools","fork"]'
@@ -78,6 +78,10 @@ class Worker:
 
         self._cells.rehearse()
         frame(b'{"kind":"output","turn":%d,"text":%b}' % (1, quoted("2\n")))
+        scan('{"kind":"turn_start","turn":1}', 0)
+        # Nobody is there to hear of it.
+        self._take_turn(0, b"None")
+        self._cells.forget(0)
 
     def serve(self, fd):
         """Say that we are ready, on the keeper's socket, and take turns until told to stop."""

@@ -18,6 +18,7 @@ from _struct import Struct
 from os import _exit
 
 from . import afresh, main
+from .practice import practise
 
 _REQUESTS = 3
 _NODE = 4
@@ -58,6 +59,7 @@ def start(preload):
     gc.collect()
     # What is here now is never looked at by the collector again: its pages stay shared.
     gc.freeze()
+    practise(library, worker)
     _say(node, missing)
     while True:
         data, descriptors = _receive(requests)
@@ -130,6 +132,7 @@ def _take_job(library, worker, channel):
         if library.windlass_build_view(content, len(content), channel) != 0:
             _exit(126)
         worker.rehearse()
+        library.windlass_have_pages()
         connection.send(_BUILT)
     connection.close()
     size = 4 + _LENGTH.unpack_from(content)[0]

@@ -2,6 +2,7 @@
 //! of a session has been in one; what has is never put back.
 
 use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,9 +14,10 @@ use windlass_protocol::SessionId;
 use windlass_protocol::frame::{self, Decoder};
 use windlass_protocol::link::{FromKeeper, Prepare, ToKeeper};
 use windlass_protocol::policy::Limits;
+use windlass_sandbox::Shape;
 use windlass_sandbox::plan::ahead::Ahead;
-use windlass_sandbox::{Plan, Shape};
 
+use super::Outline;
 use crate::context::Context;
 use crate::keepers::{self, Starting};
 use crate::session::cgroups::SessionCgroups;
@@ -36,15 +38,15 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Of sessions like one with this plan, whose own directories are these.
-    pub fn of(plan: &Plan, own: &[&Path]) -> Self {
+    /// Of sessions like this one, but for its own directories.
+    pub fn of(&Outline { plan, around, own }: &Outline<'_>) -> Self {
         // As the plan names them: without links.
         let own: Vec<PathBuf> = own.iter().filter_map(|own| own.canonicalize().ok()).collect();
-        Self { shape: Shape::of(plan), ahead: Ahead::of(plan, &own).map(Arc::new) }
+        Self { shape: Shape::of(plan), ahead: Ahead::of(plan, &own, around).map(Arc::new) }
     }
 
-    pub fn suits(&self, plan: &Plan) -> bool {
-        let view_suits = self.ahead.as_ref().is_none_or(|ahead| ahead.suits(plan));
+    pub fn suits(&self, &Outline { plan, around, .. }: &Outline<'_>) -> bool {
+        let view_suits = self.ahead.as_ref().is_none_or(|ahead| ahead.suits(plan, around));
         self.shape == Shape::of(plan) && view_suits
     }
 }
@@ -63,7 +65,7 @@ pub(crate) struct Claimed {
     id: SessionId,
     starting: Arc<Starting>,
     groups: Arc<SessionCgroups>,
-    /// The keeper ends when this closes before a node has attached.
+    /// The keeper ends when this closes before a node has attached, which it may do here.
     line: UnixStream,
     used: bool,
 }
@@ -148,7 +150,12 @@ impl Claimed {
         Ok(())
     }
 
-    /// The keeper has a node now, and needs the line that it waited on no more.
+    /// The line to its keeper, on which a node may attach.
+    pub fn line(&self) -> io::Result<OwnedFd> {
+        self.line.as_fd().try_clone_to_owned()
+    }
+
+    /// The keeper has a node now.
     pub fn used(mut self) {
         self.used = true;
     }

@@ -11,7 +11,7 @@ use windlass_protocol::policy::PolicyRequest;
 
 use super::pool::{Model, Waiting};
 use super::zygote::Zygote;
-use super::{Claims, Environment, Stage, State, nameless};
+use super::{Claims, Environment, Outline, Stage, State, nameless};
 use crate::config::StartBy;
 use crate::context::Context;
 use crate::keepers;
@@ -149,8 +149,9 @@ async fn find_model(context: &Arc<Context>, environment: &Environment) {
 
 fn usual_model(context: &Context, program: &Path) -> Option<Model> {
     let policy = PolicyRequest::default().resolve().ok()?;
-    let (plan, own) = usual_plan(context, &policy, program)?;
-    Some(Model::of(&plan, &own.each_ref().map(PathBuf::as_path)))
+    let usual = usual_plan(context, &policy, program)?;
+    let own = usual.own.each_ref().map(PathBuf::as_path);
+    Some(Model::of(&Outline { plan: &usual.plan, around: &usual.around, own: &own }))
 }
 
 /// How much is left of the time in which nobody is made to wait, after a claim.

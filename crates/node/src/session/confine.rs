@@ -3,13 +3,14 @@
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::{Network, Policy};
 use windlass_protocol::{ErrorCode, SessionId};
 use windlass_sandbox::plan::depth;
-use windlass_sandbox::{Depth, Machine, Plan, PlanError, Site, plan, survey};
+use windlass_sandbox::{Around, Depth, Machine, Plan, PlanError, Site, plan, survey_with};
 
 use super::fork::rooms;
 use crate::context::Context;
@@ -24,6 +25,8 @@ const PRIVATE_TMP: &str = "/tmp";
 #[derive(Debug)]
 pub(super) struct Confined {
     pub plan: Plan,
+    /// What it was made from, as far as it is the same for others.
+    pub around: Arc<Around>,
     /// The node's socket for connections out of the sandbox, where the policy has any.
     pub egress: Option<PathBuf>,
     /// A directory made for the session, to be removed with it.
@@ -55,21 +58,25 @@ pub(super) fn confine(
             Failure::new(ErrorCode::Internal, message)
         })?;
     }
-    let plan = plan(policy, machine, &survey(policy, &site, depth(policy, machine)))
-        .map_err(|error| refused(&error))?;
+    let (place, around) = survey_with(&context.surroundings, policy, &site, depth(policy, machine));
+    let plan = plan(policy, machine, &place).map_err(|error| refused(&error))?;
     environment(policy, &plan, site.tmp.as_deref(), recipe);
     let egress =
         matches!(policy.network, Network::Hosts(_)).then(|| context.config.egress_socket());
-    Ok(Confined { plan, egress, tmp: site.tmp, room })
+    Ok(Confined { plan, around, egress, tmp: site.tmp, room })
 }
 
-/// The plan of a session of this interpreter that is not there, and the directories that would be its
-/// own: those in which such directories are made.
-pub(crate) fn usual_plan(
-    context: &Context,
-    policy: &Policy,
-    program: &Path,
-) -> Option<(Plan, [PathBuf; 2])> {
+/// A session that is not there.
+#[derive(Debug)]
+pub(crate) struct Usual {
+    pub plan: Plan,
+    pub around: Arc<Around>,
+    /// Directories that would be its own: those in which such directories are made.
+    pub own: [PathBuf; 2],
+}
+
+/// The plan of a session of this interpreter whose client asks for nothing special.
+pub(crate) fn usual_plan(context: &Context, policy: &Policy, program: &Path) -> Option<Usual> {
     let config = &context.config;
     let own = [config.workspaces_dir(), config.rooms_dir()];
     for directory in &own {
@@ -86,9 +93,9 @@ pub(crate) fn usual_plan(
         family: Some(own[1].clone()),
         ..site_of_node(context)
     };
-    let place = survey(policy, &site, depth(policy, machine));
+    let (place, around) = survey_with(&context.surroundings, policy, &site, depth(policy, machine));
     let own = [place.workspace.clone(), place.family.clone()?];
-    Some((plan(policy, machine, &place).ok()?, own))
+    Some(Usual { plan: plan(policy, machine, &place).ok()?, around, own })
 }
 
 /// What is the same for all sessions.

@@ -66,6 +66,16 @@ impl KeeperLink {
     pub fn open(path: PathBuf, half: NodeHalf, launch: Option<Box<Launch>>) -> io::Result<Self> {
         // A keeper's listener is there before the keeper is, so connecting never waits.
         let stream = LeanStream::connect(&path)?;
+        Self::over(stream, path, half, launch)
+    }
+
+    /// Says who we are on a connection that there is already to the keeper at `path`.
+    pub fn over(
+        stream: LeanStream,
+        path: PathBuf,
+        half: NodeHalf,
+        launch: Option<Box<Launch>>,
+    ) -> io::Result<Self> {
         let mut link = Self {
             path,
             half,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
+use windlass_client::stream::LeanStream;
 use windlass_journal::{AppendError, CreateError, Facts, NewSession, SessionLog};
 use windlass_lifecycle::Session as Machine;
 use windlass_lifecycle::link::NodeHalf;
@@ -12,7 +13,6 @@ use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{HostRules, Limits, Network, Policy};
 use windlass_protocol::{ErrorCode, Owner, SessionId};
-use windlass_sandbox::Plan;
 
 use super::actor::{Actor, Timers};
 use super::calls::OpenCalls;
@@ -26,7 +26,7 @@ use super::{Handle, INBOX_MAX, Request};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::egress::Ledger;
-use crate::environments::{Asking, Claimed};
+use crate::environments::{Asking, Claimed, Outline};
 use crate::failure::Failure;
 use crate::keepers;
 use crate::tools::Caller;
@@ -145,8 +145,14 @@ async fn make(
     };
     let half = NodeHalf::new(context.epoch, prepared.log.facts().last_link);
     let unreached = |error| internal(&format!("the keeper cannot be reached: {error}"));
-    let mut link =
-        KeeperLink::open(prepared.socket, half, Some(prepared.launch)).map_err(unreached)?;
+    let mut link = match &prepared.claimed {
+        Some(claimed) => {
+            let line = claimed.line().and_then(LeanStream::new).map_err(unreached)?;
+            KeeperLink::over(line, prepared.socket, half, Some(prepared.launch))
+        }
+        None => KeeperLink::open(prepared.socket, half, Some(prepared.launch)),
+    }
+    .map_err(unreached)?;
     // Whoever hears that the session is there finds it there, also if this node dies now. A keeper
     // that does not read is its owner's to deal with.
     if let Ok(told) = tokio::time::timeout(LAUNCH_WAIT, link.flushed()).await {
@@ -177,14 +183,15 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
     let fresh = config.workspace_of(id);
     let workspace = workers::workspace(wanted, &fresh)?;
     let mut recipe = context.workers.recipe(wanted, &workspace)?;
-    let Confined { plan, egress, tmp, room } =
+    let Confined { plan, around, egress, tmp, room } =
         confine(context, id, &policy, &workspace, &mut recipe)?;
     let grace = wanted.interrupt_grace_ms.map_or(config.interrupt_grace, Duration::from_millis);
     let limits = policy.limits;
     let zygote = zygote_for(context, &policy, &workspace, &recipe);
     let own = [workspace.as_path(), room.as_path()];
+    let outline = Outline { plan: &plan, around: &around, own: &own };
     let claimed =
-        zygote.as_deref().and_then(|zygote| claim(context, id, zygote, &plan, &own, &limits));
+        zygote.as_deref().and_then(|zygote| claim(context, id, zygote, &outline, &limits));
     let cgroups = match &claimed {
         Some(claimed) => claimed.cgroups.clone(),
         None => context.cgroups.make(id, &limits).map_err(|error| {
@@ -253,11 +260,10 @@ fn claim(
     context: &Context,
     id: &SessionId,
     zygote: &Path,
-    plan: &Plan,
-    own: &[&Path],
+    outline: &Outline<'_>,
     limits: &Limits,
 ) -> Option<Claimed> {
-    let mut claimed = context.environments.claim(zygote, plan, own)?;
+    let mut claimed = context.environments.claim(zygote, outline)?;
     let named = claimed
         .rename(id, &keepers::socket_path(&context.config, id))
         .and_then(|()| context.cgroups.limit(&claimed.cgroups, limits));

@@ -46,6 +46,7 @@ const FILES: &[Embedded] = &embedded![
     "output.py",
     "plain_json.py",
     "polling.py",
+    "practice.py",
     "signals.py",
     "signature.py",
     "stdin.py",

@@ -102,7 +102,7 @@ impl Mounts {
     /// Builds the view and enters it. The caller is in a mount namespace of its own.
     pub fn build(&self) -> Result<(), Failed> {
         let begun = self.begin()?;
-        self.finish(&begun, &[])
+        self.finish(&begun, &Self { steps: Vec::new() })
     }
 
     /// Builds the view, beside the files as they are.
@@ -121,10 +121,10 @@ impl Mounts {
         Ok(begun)
     }
 
-    /// Does those of the steps that are still to be done, and enters the view.
-    pub fn finish(&self, begun: &Begun, late: &[usize]) -> Result<(), Failed> {
-        for place in late {
-            self.perform(begun, *place)?;
+    /// Does what came late, too, and enters the view.
+    pub fn finish(&self, begun: &Begun, late: &Self) -> Result<(), Failed> {
+        for place in 0..late.steps.len() {
+            late.perform(begun, place)?;
         }
         let view = View { root: begun.root.as_fd() };
         for step in &self.steps {

@@ -1,62 +1,44 @@
 //! What of a view can be built before its session is known: everything but what lies in the session's
 //! own directories. Those are mounted last, when there is a session.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::Arc;
 
 use windlass_protocol::confinement::Isolation;
 
 use super::{Mount, Plan};
-
-/// What is mounted on this machine, as this process sees it.
-const MOUNTED: &str = "/proc/self/mountinfo";
+use crate::mounted::Mounted;
+use crate::survey::around::Around;
+use crate::which::Which;
 
 /// A view without a session, and what the machine was like when it was thought of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ahead {
     pub plan: Plan,
     seen: Seen,
+    /// What was known already of the files that it shows or hides.
+    around: Arc<Around>,
 }
 
 /// What a view shows, or hides, is a file and not its name: another one of the same name is not it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
-    files: Vec<Option<Which>>,
-    mounted: String,
+    files: Vec<File>,
+    mounted: Mounted,
 }
 
-/// Which file it is, also where a new one was given the number of one that is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Which {
-    device: u64,
-    number: u64,
-    since: Since,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Since {
-    Made(SystemTime),
-    /// The file system does not know when: when it was last changed in any way.
-    Changed {
-        s: i64,
-        ns: i64,
-    },
-}
-
-impl Which {
-    fn is_at(path: &Path) -> Option<Self> {
-        let file = path.symlink_metadata().ok()?;
-        let changed = || Since::Changed { s: file.ctime(), ns: file.ctime_nsec() };
-        let since = file.created().map_or_else(|_| changed(), Since::Made);
-        Some(Self { device: file.dev(), number: file.ino(), since })
-    }
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct File {
+    path: PathBuf,
+    which: Option<Which>,
+    /// Nobody else would notice that it is another.
+    alone: bool,
 }
 
 impl Ahead {
-    /// What sessions like one with this plan have in common, whose own directories are these. Nothing
-    /// where there is no view.
-    pub fn of(plan: &Plan, own: &[PathBuf]) -> Option<Self> {
+    /// What sessions like one with this plan have in common, whose own directories are these, and which
+    /// was made from what lies around them. Nothing where there is no view.
+    pub fn of(plan: &Plan, own: &[PathBuf], around: &Arc<Around>) -> Option<Self> {
         if plan.isolation != Isolation::Full {
             return None;
         }
@@ -65,24 +47,34 @@ impl Ahead {
         };
         let view = plan.view.iter().filter(|mount| !is_own(mount)).cloned().collect();
         let plan = Plan { view, controls: Vec::new(), ..plan.clone() };
-        let seen = Seen::now(&plan.view);
-        Some(Self { plan, seen })
+        let seen = Seen::now(&plan.view, around);
+        Some(Self { plan, seen, around: around.clone() })
     }
 
-    /// Whether a session with this plan can have it, as the machine is now.
-    pub fn suits(&self, plan: &Plan) -> bool {
+    /// Whether a session with this plan can have it, as the machine is now. What the plan was made from
+    /// is known to be so at this moment.
+    pub fn suits(&self, plan: &Plan, around: &Arc<Around>) -> bool {
+        let still = |file: &File| {
+            // What is known to lie around as it did needs no second look.
+            !file.alone && Arc::ptr_eq(&self.around, around)
+                || Which::is_at(&file.path) == file.which
+        };
         plan.isolation == Isolation::Full
             && late(&self.plan.view, &plan.view).is_some()
-            && self.seen == Seen::now(&self.plan.view)
+            && self.seen.files.iter().all(still)
+            && self.seen.mounted.is_current()
     }
 }
 
 impl Seen {
-    fn now(view: &[Mount]) -> Self {
-        Self {
-            files: view.iter().filter_map(Mount::path).map(Which::is_at).collect(),
-            mounted: std::fs::read_to_string(MOUNTED).unwrap_or_default(),
-        }
+    fn now(view: &[Mount], around: &Around) -> Self {
+        let mounted = Mounted::now();
+        let file = |path: &Path| File {
+            path: path.to_owned(),
+            which: Which::is_at(path),
+            alone: !around.speaks_of(path),
+        };
+        Self { files: view.iter().filter_map(Mount::path).map(file).collect(), mounted }
     }
 }
 
@@ -177,35 +169,36 @@ mod tests {
 
     #[test]
     fn a_file_that_was_replaced_is_not_the_one_that_was_seen() {
-        let dir = tempfile::tempdir().unwrap();
+        let (nothing, dir) = (Arc::new(Around::default()), tempfile::tempdir().unwrap());
         let file = dir.path().join("secret");
         std::fs::write(&file, "old").unwrap();
         let mut plan = super::super::unconfined();
         plan.isolation = Isolation::Full;
         plan.view = vec![machine(), Mount::Hide { path: file.clone(), kind: Kind::File }];
-        let ahead = Ahead::of(&plan, &[]).unwrap();
-        assert!(ahead.suits(&plan));
+        let ahead = Ahead::of(&plan, &[], &nothing).unwrap();
+        assert!(ahead.suits(&plan, &nothing));
         std::fs::write(&file, "longer than before").unwrap();
-        assert!(ahead.suits(&plan), "it is still the same file");
-        let ahead = Ahead::of(&plan, &[]).unwrap();
+        assert!(ahead.suits(&plan, &nothing), "it is still the same file");
+        let ahead = Ahead::of(&plan, &[], &nothing).unwrap();
         std::fs::rename(&file, dir.path().join("old")).unwrap();
         std::fs::write(&file, "new").unwrap();
-        assert!(!ahead.suits(&plan));
+        assert!(!ahead.suits(&plan, &nothing));
         // Removed and made again, which gets the same number on many file systems.
-        let ahead = Ahead::of(&plan, &[]).unwrap();
+        let ahead = Ahead::of(&plan, &[], &nothing).unwrap();
         std::fs::remove_file(&file).unwrap();
         std::fs::write(&file, "newer").unwrap();
-        assert!(!ahead.suits(&plan));
+        assert!(!ahead.suits(&plan, &nothing));
     }
 
     #[test]
     fn the_sessions_own_directories_are_left_out() {
+        let nothing = Arc::new(Around::default());
         let mut plan = super::super::unconfined();
-        assert_eq!(Ahead::of(&plan, &[]), None, "there is no view");
+        assert_eq!(Ahead::of(&plan, &[], &nothing), None, "there is no view");
         plan.isolation = Isolation::Full;
         plan.view = vec![machine(), bind("/own", Access::Write), bind("/own/.git", Access::Read)];
-        let ahead = Ahead::of(&plan, &["/own".into()]).unwrap();
+        let ahead = Ahead::of(&plan, &["/own".into()], &nothing).unwrap();
         assert_eq!(ahead.plan.view, [machine()]);
-        assert!(ahead.suits(&plan));
+        assert!(ahead.suits(&plan, &nothing));
     }
 }

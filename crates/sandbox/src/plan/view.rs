@@ -2,6 +2,7 @@
 //! order in which it must be mounted. What lies deeper is mounted later, and so wins.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use windlass_protocol::policy::{Limits, Policy, WorkspaceAccess};
@@ -25,41 +26,40 @@ pub(super) fn build(policy: &Policy, place: &Place) -> Vec<Mount> {
     for layer in layers(policy, place, &exposed) {
         view.add(layer);
     }
-    let mut mounts: Vec<(PathBuf, Mount)> = view.mounts.into_iter().collect();
-    mounts.sort_by_key(|(path, _)| path.components().count());
+    let mut mounts: Vec<Mount> = view.mounts.into_values().collect();
+    mounts.sort_by_cached_key(depth);
     let shm_bytes = policy.limits.tmp_bytes;
     let links = links(place, whole);
     std::iter::once(first)
-        .chain(mounts.into_iter().map(|(_, mount)| mount))
+        .chain(mounts)
         .chain(links)
         .chain([Mount::Processes, Mount::Devices { shm_bytes }])
         .collect()
 }
 
 struct View {
-    mounts: BTreeMap<PathBuf, Mount>,
+    /// By path, as text: all of them are without links and detours, and text is sooner compared.
+    mounts: BTreeMap<OsString, Mount>,
     whole: bool,
 }
 
 impl View {
     /// Takes a mount in, unless the view is so already without it.
     fn add(&mut self, mount: Mount) {
-        let Some(path) = mount.path().map(Path::to_owned) else { return };
+        let Some(path) = mount.path() else { return };
         let needed = match &mount {
-            Mount::Hide { .. } | Mount::Shell { .. } => self.visible(&path),
-            Mount::Bind { access: Access::Read, .. } => {
-                !self.visible(&path) || self.writable(&path)
-            }
+            Mount::Hide { .. } | Mount::Shell { .. } => self.visible(path),
+            Mount::Bind { access: Access::Read, .. } => !self.visible(path) || self.writable(path),
             _ => true,
         };
         if needed {
-            self.mounts.insert(path, mount);
+            self.mounts.insert(path.as_os_str().to_owned(), mount);
         }
     }
 
     /// The mount that decides about a path: the deepest at or above it.
     fn decides(&self, path: &Path) -> Option<&Mount> {
-        path.ancestors().find_map(|above| self.mounts.get(above))
+        path.ancestors().find_map(|above| self.mounts.get(above.as_os_str()))
     }
 
     fn visible(&self, path: &Path) -> bool {
@@ -153,8 +153,12 @@ fn layers(policy: &Policy, place: &Place, exposed: &[(PathBuf, Access)]) -> Vec<
     let mut layers: Vec<Mount> =
         private.into_iter().chain(hidden).chain(opened).chain(bound).chain(protected).collect();
     // Stable: what comes later in the list stays later at its depth.
-    layers.sort_by_key(|mount| mount.path().map_or(0, |path| path.components().count()));
+    layers.sort_by_cached_key(depth);
     layers
+}
+
+fn depth(mount: &Mount) -> usize {
+    mount.path().map_or(0, |path| path.components().count())
 }
 
 fn private(limits: &Limits, place: &Place) -> Vec<Mount> {

@@ -79,6 +79,8 @@ pub struct Ends<'a> {
 #[derive(Debug)]
 pub struct Job<'a> {
     pub plan: &'a Plan,
+    /// What [`Waiting::rest_of`] said of it.
+    pub rest: &'a Plan,
     /// The whole environment.
     pub env: &'a [(String, String)],
     pub cwd: &'a Path,
@@ -156,10 +158,21 @@ impl Waiting {
         }
     }
 
-    /// Whether it can be a worker with this plan.
-    pub fn suits(&self, plan: &Plan) -> bool {
-        let view_suits = self.view.as_ref().is_none_or(|view| late(view, &plan.view).is_some());
-        self.shape == Shape::of(plan) && view_suits
+    /// What is left to be done of this plan; nothing if it cannot be a worker with it.
+    pub fn rest_of(&self, plan: &Plan) -> Option<Plan> {
+        if self.shape != Shape::of(plan) {
+            return None;
+        }
+        let view = match &self.view {
+            Some(base) => {
+                late(base, &plan.view)?.into_iter().map(|place| plan.view[place].clone()).collect()
+            }
+            None => plan.view.clone(),
+        };
+        // What each control amounts to is the keeper's to say.
+        let (landlock, rlimits) = (plan.landlock.clone(), plan.rlimits.clone());
+        let (canaries, required) = (plan.canaries.clone(), plan.required.clone());
+        Some(Plan { view, landlock, rlimits, canaries, required, controls: Vec::new(), ..*plan })
     }
 
     /// Ends it: it will be nobody's.
@@ -181,10 +194,9 @@ impl Waiting {
     }
 }
 
-/// The plan's length and the plan, the directory, and each variable, in a file without a name.
+/// The length of what is left of the plan, and that, the directory, and each variable, in a file without a name.
 fn write_down(job: &Job<'_>) -> io::Result<OwnedFd> {
-    // What each control amounts to is the keeper's to say.
-    let plan = serde_json::to_vec(&Plan { controls: Vec::new(), ..job.plan.clone() })?;
+    let plan = serde_json::to_vec(job.rest)?;
     let length = u32::try_from(plan.len()).map_err(io::Error::other)?;
     let mut bytes = length.to_le_bytes().to_vec();
     bytes.extend(plan);

@@ -7,7 +7,6 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use super::super::channel::{Channel, Word};
 use super::super::places::{self, Places};
 use crate::enter::{Begun, Failed, Prepared, Step};
-use crate::plan::ahead::late;
 use crate::plan::{Mount, Plan};
 
 /// The keeper's number in its own pid namespace.
@@ -26,18 +25,18 @@ pub(crate) fn say_worker(channel: &Channel, worker: i32) {
     channel.say(&Word::Pids { init: 0, worker });
 }
 
-/// A view that was built before there was a session, and which.
+/// A view that was built before there was a session.
 #[derive(Debug)]
 pub(crate) struct Built {
-    view: Vec<Mount>,
+    prepared: Prepared,
     begun: Begun,
 }
 
 /// Builds a view in the calling process, which has one thread and waits for a session.
-pub(crate) fn build_ahead(plan: Plan, channel: &Channel) -> Result<Built, BecomeError> {
-    let prepared = Prepared::below(&plan, KEEPER).map_err(|_| BecomeError::Unprepared)?;
+pub(crate) fn build_ahead(plan: &Plan, channel: &Channel) -> Result<Built, BecomeError> {
+    let prepared = Prepared::below(plan, KEEPER).map_err(|_| BecomeError::Unprepared)?;
     match prepared.begin_view() {
-        Ok(begun) => Ok(Built { view: plan.view, begun }),
+        Ok(begun) => Ok(Built { prepared, begun }),
         Err(failed) => {
             channel.say(&Word::Failed(failed));
             Err(BecomeError::Confine(failed))
@@ -46,6 +45,7 @@ pub(crate) fn build_ahead(plan: Plan, channel: &Channel) -> Result<Built, Become
 }
 
 /// Confines the calling process, which has one thread, tests the sandbox, and says what came of it.
+/// Where a view was built, the plan's has only what is to be added to it.
 pub(crate) fn become_worker(
     plan: &Plan,
     built: Option<Built>,
@@ -54,16 +54,15 @@ pub(crate) fn become_worker(
     channel: &Channel,
 ) -> Result<(), BecomeError> {
     let prepared = Prepared::below(plan, KEEPER).map_err(|_| BecomeError::Unprepared)?;
-    // A view that cannot become the plan's is never entered.
-    let late = match &built {
-        Some(built) => Some(late(&built.view, &plan.view).ok_or(BecomeError::Unprepared)?),
-        None => None,
-    };
+    let can_be_added = |mount: &Mount| matches!(mount, Mount::Bind { .. } | Mount::Hide { .. });
+    if built.is_some() && !plan.view.iter().all(can_be_added) {
+        return Err(BecomeError::Unprepared);
+    }
     let become_it = || {
         prepared.shed()?;
-        if let (Some(built), Some(late)) = (&built, &late) {
+        if let Some(built) = &built {
             // Before its descriptors are closed with all others.
-            prepared.finish_view(&built.begun, late)?;
+            built.prepared.finish_view(&built.begun, &prepared)?;
         }
         places::take(places, channel)?;
         let listener = match &built {

@@ -1,0 +1,179 @@
+//! One filter program out of many rules: the number of a call is found by halving, and only what a rule
+//! speaks of is looked at further. The kernel tries every call that there is when a filter is
+//! installed, to know which it never needs to ask about; a list as long as ours, gone through for each
+//! of them from its beginning, takes it ten times as long.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{BpfProgram, sock_filter};
+
+use super::FilterError;
+
+/// What becomes of a call that is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It fails so.
+    Refused(i32),
+    /// This program, of those that are given, looks at its arguments.
+    Asked(usize),
+}
+
+/// Numbers from here on are a second table of the same calls (x32), which no rule names.
+const SECOND_TABLE: u32 = 0x4000_0000;
+
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xC000_00B7;
+#[cfg(not(target_arch = "aarch64"))]
+const ARCHITECTURE: u32 = 0xC000_003E;
+
+const LOAD_NUMBER: sock_filter = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
+const LOAD_ARCHITECTURE: sock_filter = sock_filter { code: 0x20, jt: 0, jf: 0, k: 4 };
+const IF_EQUAL: u16 = 0x15;
+const IF_AT_LEAST: u16 = 0x35;
+const JUMP: u16 = 0x05;
+
+const ALLOW: u32 = 0x7fff_0000;
+const KILL_PROCESS: u32 = 0x8000_0000;
+const ERRNO: u32 = 0x0005_0000;
+
+/// A program that answers each of these calls so, all others of this machine's kind with yes, and ends
+/// whoever makes calls of another kind.
+pub(super) fn program(
+    answers: &BTreeMap<i64, Answer>,
+    programs: &[BpfProgram],
+) -> Result<BpfProgram, FilterError> {
+    let mut named = Vec::new();
+    for (call, answer) in answers {
+        named.push((u32::try_from(*call).map_err(|_| FilterError::TooLong)?, *answer));
+    }
+    let mut front = vec![
+        LOAD_ARCHITECTURE,
+        branch(IF_EQUAL, ARCHITECTURE, 1)?,
+        give(KILL_PROCESS),
+        LOAD_NUMBER,
+        branch(IF_AT_LEAST, SECOND_TABLE, 0)?,
+        give(refusal(libc::ENOSYS)),
+    ];
+    // The last of them is for the second table alone.
+    front[4].jf = 1;
+    let mut jumps = Vec::new();
+    halve(&named, &mut front, &mut jumps)?;
+    let starts = programs.iter().scan(front.len(), |start, program| {
+        let this = *start;
+        *start += program.len();
+        Some(this)
+    });
+    let starts: Vec<usize> = starts.collect();
+    for (at, program) in jumps {
+        let start = starts.get(program).ok_or(FilterError::TooLong)?;
+        front[at].k = u32::try_from(start - at - 1).map_err(|_| FilterError::TooLong)?;
+    }
+    Ok(front.into_iter().chain(programs.iter().flatten().cloned()).collect())
+}
+
+/// Appends what finds a number among these; where a jump to one of the programs must still be told how
+/// far, it is noted.
+fn halve(
+    named: &[(u32, Answer)],
+    into: &mut BpfProgram,
+    jumps: &mut Vec<(usize, usize)>,
+) -> Result<(), FilterError> {
+    match named {
+        [] => into.push(give(ALLOW)),
+        [(call, answer)] => {
+            into.push(branch(IF_EQUAL, *call, 1)?);
+            into.push(give(ALLOW));
+            match answer {
+                Answer::Refused(errno) => into.push(give(refusal(*errno))),
+                Answer::Asked(program) => {
+                    jumps.push((into.len(), *program));
+                    into.push(sock_filter { code: JUMP, jt: 0, jf: 0, k: 0 });
+                }
+            }
+        }
+        many => {
+            let (lower, upper) = many.split_at(many.len() / 2);
+            let at = into.len();
+            into.push(give(ALLOW));
+            halve(lower, into, jumps)?;
+            into[at] = branch(IF_AT_LEAST, upper[0].0, into.len() - at - 1)?;
+            halve(upper, into, jumps)?;
+        }
+    }
+    Ok(())
+}
+
+/// Goes on with the next instruction, or so much further if the comparison holds.
+fn branch(comparison: u16, with: u32, further: usize) -> Result<sock_filter, FilterError> {
+    let jt = u8::try_from(further).map_err(|_| FilterError::TooLong)?;
+    Ok(sock_filter { code: comparison, jt, jf: 0, k: with })
+}
+
+fn give(answer: u32) -> sock_filter {
+    const RETURN: u16 = 0x06;
+    sock_filter { code: RETURN, jt: 0, jf: 0, k: answer }
+}
+
+fn refusal(errno: i32) -> u32 {
+    ERRNO | errno.unsigned_abs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the program says to a call, and after how many instructions.
+    fn run(program: &BpfProgram, architecture: u32, call: u32) -> (u32, usize) {
+        let (mut at, mut loaded, mut steps) = (0, 0, 0);
+        loop {
+            let step = &program[at];
+            steps += 1;
+            at += 1;
+            let further = |holds| usize::from(if holds { step.jt } else { step.jf });
+            match step.code {
+                0x20 if step.k == 0 => loaded = call,
+                0x20 if step.k == 4 => loaded = architecture,
+                IF_EQUAL => at += further(loaded == step.k),
+                IF_AT_LEAST => at += further(loaded >= step.k),
+                JUMP => at += step.k as usize,
+                0x06 => return (step.k, steps),
+                other => panic!("{other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn each_call_gets_its_answer_and_no_other() {
+        let programs = vec![vec![give(11)], vec![give(21), give(22)], vec![give(31)]];
+        let answers: BTreeMap<i64, Answer> = (0..90)
+            .map(|n| {
+                let answer = match n % 5 {
+                    0 => Answer::Asked(2),
+                    1 => Answer::Asked(1),
+                    2 => Answer::Asked(0),
+                    other => Answer::Refused(other),
+                };
+                (i64::from(n * 4 + 1), answer)
+            })
+            .collect();
+        let program = program(&answers, &programs).unwrap();
+        for call in 0..500 {
+            let (given, steps) = run(&program, ARCHITECTURE, call);
+            let expected = match answers.get(&i64::from(call)) {
+                None => ALLOW,
+                Some(Answer::Refused(errno)) => refusal(*errno),
+                Some(Answer::Asked(program)) => [11, 21, 31][*program],
+            };
+            assert_eq!(given, expected, "call {call}");
+            assert!(steps < 18, "{steps} for call {call}");
+        }
+        assert_eq!(run(&program, ARCHITECTURE, SECOND_TABLE + 1).0, refusal(libc::ENOSYS));
+        assert_eq!(run(&program, 0x4000_0003, 1).0, KILL_PROCESS);
+    }
+
+    #[test]
+    fn more_than_a_jump_can_span_is_refused() {
+        let answers = (0..400).map(|call| (call, Answer::Refused(1))).collect();
+        assert!(matches!(program(&answers, &[]), Err(FilterError::TooLong)));
+    }
+}
