@@ -174,6 +174,11 @@ impl Spaces {
         rights::map_identity(&self.user, &self.group)
     }
 
+    /// A network namespace for a worker, made in the calling process.
+    pub fn make_network() -> Result<OwnedFd, Failed> {
+        network::make()
+    }
+
     /// What is in them that is the same for all sessions.
     fn furnish(&self) -> Result<(), Failed> {
         rights::name_machine();

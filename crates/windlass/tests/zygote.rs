@@ -182,7 +182,6 @@ async fn caches_and_variables_of_one_session_are_not_in_another() {
     }
 }
 
-/// What a session's code can see of its surroundings is what it would see without a zygote.
 /// Makes and closes sessions, one after the other, until `enough` have been started from the pool.
 async fn come_and_go(client: Client, from_pool: Arc<AtomicUsize>, enough: usize) {
     while from_pool.load(Ordering::Relaxed) < enough {
@@ -261,9 +260,12 @@ async fn a_view_that_was_built_ahead_is_as_one_that_is_built_now() {
     assert!(all.iter().all(|seen| *seen == all[0]), "{all:?}");
 }
 
+/// What a session's code can see of its surroundings is what it would see without a zygote.
 #[tokio::test]
 async fn a_forked_session_is_like_any_other() {
-    let code = "import os, sys, signal, resource, locale\n\
+    let code = "print(sorted(globals()), '_' in vars(__builtins__))\n\
+        import os, sys, signal, resource, locale, linecache\n\
+        print([name for name in linecache.cache if 'cell' in name])\n\
         print(os.getcwd() == os.environ.get('PWD', os.getcwd()), sorted(os.environ.items()))\n\
         print(sys.argv, sys.path, sys.flags, sys.executable, sys.prefix)\n\
         print(os.getppid(), os.getpgid(0) == os.getpid(), os.getuid(), os.umask(0o022))\n\

@@ -51,9 +51,8 @@ class Cells:
             repr(eval(expression, namespace))
 
     def forget(self, turn):
-        """The source of that turn is not kept."""
-        source = self._sources.pop(self._name % turn, "")
-        self._kept_chars -= len(source)
+        """Keep the source of that turn no longer."""
+        self._drop(self._name % turn)
 
     def rename(self, session):
         """Cells are numbered anew; those that there are keep their names."""
@@ -111,12 +110,14 @@ class Cells:
         while len(sources) > KEPT_CELLS_MAX or (
             self._kept_chars > KEPT_CHARS_MAX and len(sources) > 1
         ):
-            oldest = next(iter(sources))
-            self._kept_chars -= len(sources.pop(oldest))
-            if self._lines is not None:
-                self._lines.pop(oldest, None)
+            self._drop(next(iter(sources)))
         if self._lines is not None:
             self._lines[name] = _entry(name, source)
+
+    def _drop(self, name):
+        self._kept_chars -= len(self._sources.pop(name, ""))
+        if self._lines is not None:
+            self._lines.pop(name, None)
 
 
 def _awaits(code):

@@ -32,7 +32,9 @@ _REQUEST = Struct("<Iii")
 _DESCRIPTORS_MAX = 6
 _ROOM = CMSG_SPACE(4 * _DESCRIPTORS_MAX)
 _NEW_PIDS = 0x20000000
+_NEW_NETWORK = 0x40000000
 _JOB = b"J"
+_NETWORK = b"N"
 _BUILT = b"B"
 _LENGTH = Struct("<I")
 
@@ -116,8 +118,8 @@ def _become_worker(library, worker, descriptors):
 def _take_job(library, worker, channel):
     """Wait for the job: the plan, the directory, and the environment.
 
-    Before it may come a plan whose view is built meanwhile. Then there is time, too, to have all that
-    a first turn writes to.
+    Before it may come the network namespace, which is made meanwhile, and a plan whose view is built
+    ahead. Then there is time, too, to have all that a first turn writes to.
     """
     connection = socket(AF_UNIX, SOCK_SEQPACKET, 0, os.dup(channel))
     while True:
@@ -125,6 +127,11 @@ def _take_job(library, worker, channel):
         if not received or len(descriptors) != 1:
             # The keeper is gone, or wants nobody any more.
             _exit(0)
+        if received == _NETWORK:
+            if library.windlass_join(descriptors[0], _NEW_NETWORK) != 0:
+                _exit(126)
+            os.close(descriptors[0])
+            continue
         content = os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0)
         os.close(descriptors[0])
         if received == _JOB:

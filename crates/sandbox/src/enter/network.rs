@@ -1,7 +1,7 @@
 //! The network namespace's inside: its loopback device, and the listener that leads to the proxy.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -9,12 +9,32 @@ use rustix::net::{
 };
 
 use super::rights::check;
+use super::{Failed, Step};
 use crate::plan::PROXY_PORT;
 
 /// Connections that wait for the keeper to pass them on.
 const BACKLOG: i32 = 64;
 
-pub(super) fn bring_up_loopback() -> Result<(), Errno> {
+/// Makes a network namespace for others, with its loopback device; the calling process is in it.
+pub(super) fn make() -> Result<OwnedFd, Failed> {
+    // SAFETY: no memory is passed; the caller has one thread.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map_err(Failed::at(Step::Unshare))?;
+    namespace_of(&bring_up_loopback().map_err(Failed::at(Step::Loopback))?)
+        .map_err(Failed::at(Step::Unshare))
+}
+
+/// The namespace that a socket is in.
+fn namespace_of(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+    const SIOCGSKNS: libc::Ioctl = 0x894C;
+    // SAFETY: this request takes no memory.
+    let namespace = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
+    check(namespace)?;
+    // SAFETY: the kernel has just given us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
+}
+
+/// Returns a socket of this namespace.
+pub(super) fn bring_up_loopback() -> Result<OwnedFd, Errno> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     // SAFETY: all zeros is a value of this plain structure.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -22,7 +42,8 @@ pub(super) fn bring_up_loopback() -> Result<(), Errno> {
     request.ifr_name[1] = b'o' as libc::c_char;
     request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
     // SAFETY: the pointer is to a live value of the layout that this request takes.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) })
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) })?;
+    Ok(socket)
 }
 
 pub(super) fn listen() -> Result<OwnedFd, Errno> {

@@ -29,6 +29,8 @@ pub(crate) enum Word {
         worker: i32,
     },
     Listener(OwnedFd),
+    /// A network namespace for a worker.
+    Network(OwnedFd),
     Canaries(Results),
     Failed(Failed),
     /// The view is built that was to be built ahead. Said by the interpreter itself.
@@ -70,7 +72,7 @@ impl Channel {
                 bytes[1..5].copy_from_slice(&init.to_ne_bytes());
                 bytes[5..9].copy_from_slice(&worker.to_ne_bytes());
             }
-            Word::Listener(_) | Word::Built => return,
+            Word::Listener(_) | Word::Network(_) | Word::Built => return,
             Word::Canaries(results) => {
                 bytes[0] = b'C';
                 bytes[1] = u8::from(results.required_failed);
@@ -108,11 +110,11 @@ impl Channel {
         if got.bytes == 0 {
             return Ok(None);
         }
-        let listener = ancillary.drain().find_map(|message| match message {
+        let given = ancillary.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
         });
-        parse(&bytes, listener).map(Some).ok_or(Errno::PROTO)
+        parse(&bytes, given).map(Some).ok_or(Errno::PROTO)
     }
 
     fn wait(&self, until: Instant) -> Result<(), Errno> {
@@ -126,11 +128,12 @@ impl Channel {
     }
 }
 
-fn parse(bytes: &[u8; WORD_BYTES], listener: Option<OwnedFd>) -> Option<Word> {
+fn parse(bytes: &[u8; WORD_BYTES], given: Option<OwnedFd>) -> Option<Word> {
     let number = |at: usize| Some(i32::from_ne_bytes(bytes[at..at + 4].try_into().ok()?));
     Some(match bytes[0] {
         b'P' => Word::Pids { init: number(1)?, worker: number(5)? },
-        b'L' => Word::Listener(listener?),
+        b'L' => Word::Listener(given?),
+        b'N' => Word::Network(given?),
         b'C' => Word::Canaries(Results {
             required_failed: bytes[1] != 0,
             through: bytes[2..2 + RESULT_BYTES].try_into().ok()?,

@@ -55,7 +55,7 @@ impl Heard {
             }
             Word::Listener(listener) => self.listener = Some(listener),
             Word::Canaries(results) => self.canaries = Some(results),
-            Word::Failed(_) | Word::Built => {}
+            Word::Failed(_) | Word::Network(_) | Word::Built => {}
         }
     }
 

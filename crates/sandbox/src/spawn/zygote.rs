@@ -44,7 +44,7 @@ const FORK_WAIT: Duration = Duration::from_secs(2);
 /// The namespaces of a keeper that its workers are in.
 const OF_KEEPER: libc::c_int = libc::CLONE_NEWPID | libc::CLONE_NEWNS;
 
-/// Those of a worker at level `full`, but for the network.
+/// Those of a worker at level `full`, but for the network's, which it enters last.
 const OF_WORKER: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -114,7 +114,7 @@ pub fn from_zygote(
         Isolation::Landlock | Isolation::None => None,
     };
     let mut heard = Heard::of(nest.as_ref().map(|nest| nest.init), None);
-    let forked = ask(zygote, shape, ends, nest.as_ref()).and_then(|channel| {
+    let forked = ask(zygote, ends, nest.as_ref()).and_then(|channel| {
         heard.worker = Some(first_word(&channel)?.1);
         Ok(channel)
     });
@@ -126,7 +126,15 @@ pub fn from_zygote(
         };
         Ok((channel, joining))
     });
-    let (channel, moving) = moved.inspect_err(|_| heard.end())?;
+    let (channel, moving) = moved
+        .and_then(|(channel, moving)| {
+            // Made meanwhile, which takes the kernel longer than all other namespaces together.
+            if let Some(network) = nest.as_ref().and_then(|nest| nest.network.as_ref()) {
+                channel.hand_over(b'N', hear_network(network)?.as_fd());
+            }
+            Ok((channel, moving))
+        })
+        .inspect_err(|_| heard.end())?;
     let movers = nest.map(|nest| nest.mover).into_iter().chain(moving);
     Ok(Waiting {
         pid: heard.worker.unwrap_or_default().unsigned_abs(),
@@ -222,38 +230,63 @@ struct Nest {
     init: i32,
     /// The process that made them, which now moves init into its control groups.
     mover: Pid,
+    /// Where init says which network namespace it has made, if it is to.
+    network: Option<Channel>,
 }
 
 impl Nest {
     fn make(shape: Shape, groups: &[File]) -> Result<Self, SpawnError> {
-        let network = if shape.own_network { NetworkPlan::Own } else { NetworkPlan::Machine };
-        let spaces = Spaces::new(network);
-        let (ours, theirs) = Channel::pair().map_err(setup("make a socket pair"))?;
+        let spaces = Spaces::new(NetworkPlan::Machine);
+        let pair = || Channel::pair().map_err(setup("make a socket pair"));
+        let (ours, theirs) = pair()?;
+        let (network, made) = shape.own_network.then(pair).transpose()?.unzip();
         // SAFETY: the caller has one thread, and the child makes system calls only.
         let mover = match unsafe { fork() }.map_err(|errno| setup("fork")(errno.into()))? {
-            ForkResult::Child => nest(&spaces, groups, &theirs),
+            ForkResult::Child => nest(&spaces, groups, &theirs, made.as_ref()),
             ForkResult::Parent { child } => child,
         };
-        drop(theirs);
+        drop((theirs, made));
         let (init, _) = first_word(&ours)?;
-        Ok(Self { init, mover })
+        Ok(Self { init, mover, network })
     }
 }
 
 /// Makes the namespaces and their init, and ends.
-fn nest(spaces: &Spaces, groups: &[File], channel: &Channel) -> ! {
+fn nest(spaces: &Spaces, groups: &[File], channel: &Channel, network: Option<&Channel>) -> ! {
     if let Err(failed) = spaces.make() {
         give_up(channel, failed);
     }
     // SAFETY: one thread, and the child makes system calls only.
     match unsafe { fork() } {
-        Ok(ForkResult::Child) => init::run(),
+        Ok(ForkResult::Child) => {
+            if let Some(network) = network {
+                make_network(network);
+            }
+            init::run()
+        }
         Ok(ForkResult::Parent { child }) => {
             channel.say(&Word::Pids { init: child.as_raw(), worker: 0 });
             channel.close();
             joining::join(groups, &[child])
         }
         Err(errno) => give_up(channel, fork_failed(errno)),
+    }
+}
+
+/// Makes the network namespace that the worker will be in, and init is.
+fn make_network(channel: &Channel) {
+    match Spaces::make_network() {
+        Ok(network) => channel.hand_over(b'N', network.as_fd()),
+        Err(failed) => give_up(channel, failed),
+    }
+}
+
+fn hear_network(channel: &Channel) -> Result<OwnedFd, SpawnError> {
+    match channel.hear(Instant::now() + FORK_WAIT) {
+        Ok(Some(Word::Network(network))) => Ok(network),
+        Ok(Some(Word::Failed(failed))) => Err(SpawnError::Confine(failed)),
+        Ok(_) => Err(setup("make its network")(io::Error::other("it ended without a word"))),
+        Err(_) => Err(SpawnError::TooSlow),
     }
 }
 
@@ -268,12 +301,7 @@ fn first_word(channel: &Channel) -> Result<(i32, i32), SpawnError> {
 }
 
 /// Sends the zygote what it needs to fork a worker.
-fn ask(
-    zygote: &Path,
-    shape: Shape,
-    ends: &Ends<'_>,
-    nest: Option<&Nest>,
-) -> Result<Channel, SpawnError> {
+fn ask(zygote: &Path, ends: &Ends<'_>, nest: Option<&Nest>) -> Result<Channel, SpawnError> {
     let failed = |errno: rustix::io::Errno| setup("ask its zygote")(errno.into());
     let (ours, theirs) = Channel::pair().map_err(setup("make a socket pair"))?;
     let keeper = pidfd_open(getpid(), PidfdFlags::empty()).map_err(failed)?;
@@ -281,11 +309,7 @@ fn ask(
         Some(init) => Some(pidfd_open(init, PidfdFlags::empty()).map_err(failed)?),
         None => None,
     };
-    let flags = match (&init, shape.own_network) {
-        (None, _) => 0,
-        (Some(_), true) => OF_WORKER | libc::CLONE_NEWNET,
-        (Some(_), false) => OF_WORKER,
-    };
+    let flags = if init.is_some() { OF_WORKER } else { 0 };
     let mut words = [0; 12];
     words[..4].copy_from_slice(&REQUEST.to_le_bytes());
     words[4..8].copy_from_slice(&OF_KEEPER.to_le_bytes());

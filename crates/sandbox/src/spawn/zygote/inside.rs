@@ -1,13 +1,14 @@
 //! The zygote's side: what the forked interpreter does by itself on its way to being a worker.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::super::channel::{Channel, Word};
 use super::super::places::{self, Places};
 use crate::enter::{Begun, Failed, Prepared, Step};
-use crate::plan::{Mount, Plan};
+use crate::plan::{Mount, NetworkPlan, Plan};
 
 /// The keeper's number in its own pid namespace.
 const KEEPER: i32 = 1;
@@ -32,9 +33,20 @@ pub(crate) struct Built {
     begun: Begun,
 }
 
+/// Whether this process has entered a network namespace that was made for it.
+static NETWORKED: AtomicBool = AtomicBool::new(false);
+
+/// A plan that has a network of its own is for none that is still in the machine's.
+fn prepare(plan: &Plan) -> Result<Prepared, BecomeError> {
+    if plan.network != NetworkPlan::Machine && !NETWORKED.load(Ordering::Relaxed) {
+        return Err(BecomeError::Unprepared);
+    }
+    Prepared::below(plan, KEEPER).map_err(|_| BecomeError::Unprepared)
+}
+
 /// Builds a view in the calling process, which has one thread and waits for a session.
 pub(crate) fn build_ahead(plan: &Plan, channel: &Channel) -> Result<Built, BecomeError> {
-    let prepared = Prepared::below(plan, KEEPER).map_err(|_| BecomeError::Unprepared)?;
+    let prepared = prepare(plan)?;
     match prepared.begin_view() {
         Ok(begun) => Ok(Built { prepared, begun }),
         Err(failed) => {
@@ -53,7 +65,7 @@ pub(crate) fn become_worker(
     places: &Places<'_>,
     channel: &Channel,
 ) -> Result<(), BecomeError> {
-    let prepared = Prepared::below(plan, KEEPER).map_err(|_| BecomeError::Unprepared)?;
+    let prepared = prepare(plan)?;
     let can_be_added = |mount: &Mount| matches!(mount, Mount::Bind { .. } | Mount::Hide { .. });
     if built.is_some() && !plan.view.iter().all(can_be_added) {
         return Err(BecomeError::Unprepared);
@@ -101,7 +113,10 @@ pub(crate) fn join(of: BorrowedFd<'_>, spaces: libc::c_int) -> Result<(), i32> {
     // SAFETY: no memory is passed.
     let answer = unsafe { libc::setns(of.as_raw_fd(), spaces) };
     match answer {
-        0 => Ok(()),
+        0 => {
+            NETWORKED.fetch_or(spaces & libc::CLONE_NEWNET != 0, Ordering::Relaxed);
+            Ok(())
+        }
         _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)),
     }
 }
