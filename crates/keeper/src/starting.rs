@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::StartedBy;
-use windlass_protocol::link::{FromKeeper, Hold, Launch, Prepare};
+use windlass_protocol::link::{Bound, FromKeeper, Hold, Launch, Prepare};
 use windlass_protocol::worker::FD_VARIABLE;
 use windlass_sandbox::plan::apart::leave_room;
-use windlass_sandbox::{Command, Ends, Job, Plan, Shape, SpawnError, Waiting, from_zygote, spawn};
+use windlass_sandbox::{
+    Command, Ends, Job, Plan, Shape, SpawnError, Started, Waiting, from_zygote, spawn,
+};
 
 use crate::connection::Connection;
 use crate::keeper::{Keeper, Then};
@@ -30,11 +32,51 @@ pub(crate) struct Fresh {
     pub listener: Option<OwnedFd>,
 }
 
+impl Fresh {
+    fn of(started: Started, by: StartedBy, lines: Lines) -> Self {
+        let worker = Worker::new(&started, by, lines);
+        Self { worker, confinement: started.confinement, listener: started.listener }
+    }
+}
+
 /// A worker that waits for its session.
 #[derive(Debug)]
 pub(crate) struct InWaiting {
-    worker: Waiting,
+    worker: Stage,
     lines: Lines,
+}
+
+/// How far it is.
+#[derive(Debug)]
+enum Stage {
+    /// It can be the worker of any session like those that it was made for.
+    Open(Waiting),
+    /// It is confined, for a session that has this.
+    Bound { started: Started, bound: Bound },
+}
+
+impl Stage {
+    fn processes(&self) -> (u32, Option<u32>, &[u32]) {
+        match self {
+            Self::Open(Waiting { pid, init, joining, .. })
+            | Self::Bound { started: Started { pid, init, joining, .. }, .. } => {
+                (*pid, *init, joining)
+            }
+        }
+    }
+
+    /// The processes that move it into its control groups.
+    fn joining(&mut self) -> &mut Vec<u32> {
+        match self {
+            Self::Open(Waiting { joining, .. })
+            | Self::Bound { started: Started { joining, .. }, .. } => joining,
+        }
+    }
+}
+
+/// Whether a worker that is confined for `bound` is one for this launch.
+fn is_for(bound: &Bound, launch: &Launch) -> bool {
+    bound.plan == launch.plan && bound.env == launch.env && bound.cwd == launch.cwd
 }
 
 /// Why a worker cannot be started.
@@ -48,6 +90,8 @@ pub(crate) enum StartError {
     Spawn(#[from] SpawnError),
     #[error("no zygote can reach it: there is no pid namespace")]
     NoNamespace,
+    #[error("the view that it has built is not the plan's")]
+    OtherView,
 }
 
 impl From<Errno> for StartError {
@@ -64,24 +108,37 @@ pub(crate) fn start(
     hold: Hold,
     waiting: Option<InWaiting>,
 ) -> Result<Fresh, StartError> {
+    let waiting = match waiting {
+        Some(InWaiting { worker: Stage::Bound { started, bound }, lines }) => {
+            let _ = rustix::thread::set_name(crate::NAME);
+            if is_for(&bound, launch) {
+                return Ok(Fresh::of(started, StartedBy::Pool, lines));
+            }
+            started.end();
+            None
+        }
+        Some(InWaiting { worker: Stage::Open(worker), lines }) => Some((worker, lines)),
+        None => None,
+    };
     let mut plan: Plan = serde_json::from_str(&launch.plan)?;
     if let (Some(family), Some(room)) = (&launch.family, room) {
         leave_room(&mut plan, family, room);
     }
-    if waiting.is_some() {
+    let job = |rest| Job { plan: &plan, rest, env: &launch.env, cwd: &launch.cwd };
+    if let Some((worker, lines)) = waiting {
         let _ = rustix::thread::set_name(crate::NAME);
-    }
-    if let Some(waiting) = waiting {
-        match waiting.worker.rest_of(&plan) {
-            Some(rest) => return waiting.claim(launch, &plan, &rest, StartedBy::Pool),
-            None => waiting.worker.end(),
+        match worker.rest_of(&plan) {
+            Some(rest) => {
+                return Ok(Fresh::of(worker.give(&job(&rest))?, StartedBy::Pool, lines));
+            }
+            None => worker.end(),
         }
     }
     if let Some(zygote) = launch.zygote.as_deref() {
         match fork(zygote, Shape::of(&plan), hold, &launch.cgroups) {
-            Ok(waiting) => {
+            Ok((worker, lines)) => {
                 let rest = Plan { controls: Vec::new(), ..plan.clone() };
-                return waiting.claim(launch, &plan, &rest, StartedBy::Zygote);
+                return Ok(Fresh::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
             }
             Err(error) => eprintln!("keeper: a worker is started without its zygote: {error}"),
         }
@@ -94,7 +151,7 @@ fn fork(
     shape: Shape,
     hold: Hold,
     cgroups: &[PathBuf],
-) -> Result<InWaiting, StartError> {
+) -> Result<(Waiting, Lines), StartError> {
     if hold != Hold::PidNamespace {
         return Err(StartError::NoNamespace);
     }
@@ -104,32 +161,28 @@ fn fork(
         stderr: theirs.stderr.as_fd(),
         kept: theirs.socket.as_fd(),
     };
-    Ok(InWaiting { worker: from_zygote(zygote, shape, &ends, cgroups)?, lines })
+    Ok((from_zygote(zygote, shape, &ends, cgroups)?, lines))
 }
 
-/// Forks a worker that waits, and has it build the view that its session will most likely have.
+/// Forks a worker that waits, and has it build the view that its session will most likely have, and
+/// confine itself if it is known for what.
 fn make_wait(prepare: &Prepare, hold: Hold) -> Result<InWaiting, StartError> {
     let shape = serde_json::from_value(prepare.shape.clone())?;
-    let mut waiting = fork(&prepare.zygote, shape, hold, &prepare.cgroups)?;
+    let (mut worker, lines) = fork(&prepare.zygote, shape, hold, &prepare.cgroups)?;
     if let Some(plan) = &prepare.plan {
-        waiting.worker.build(&serde_json::from_str(plan)?)?;
+        worker.build(&serde_json::from_str(plan)?)?;
     }
-    Ok(waiting)
-}
-
-impl InWaiting {
-    fn claim(
-        self,
-        launch: &Launch,
-        plan: &Plan,
-        rest: &Plan,
-        start: StartedBy,
-    ) -> Result<Fresh, StartError> {
-        let Self { worker, lines } = self;
-        let started = worker.give(&Job { plan, rest, env: &launch.env, cwd: &launch.cwd })?;
-        let worker = Worker::new(&started, start, lines);
-        Ok(Fresh { worker, confinement: started.confinement, listener: started.listener })
-    }
+    let Some(bound) = prepare.bound.clone() else {
+        return Ok(InWaiting { worker: Stage::Open(worker), lines });
+    };
+    let plan = serde_json::from_str(&bound.plan)?;
+    let Some(rest) = worker.rest_of(&plan) else {
+        worker.end();
+        return Err(StartError::OtherView);
+    };
+    let job = Job { plan: &plan, rest: &rest, env: &bound.env, cwd: &bound.cwd };
+    let started = worker.give(&job)?;
+    Ok(InWaiting { worker: Stage::Bound { started, bound }, lines })
 }
 
 fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
@@ -148,8 +201,7 @@ fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
         cgroups: &launch.cgroups,
         plan,
     })?;
-    let worker = Worker::new(&started, StartedBy::Exec, lines);
-    Ok(Fresh { worker, confinement: started.confinement, listener: started.listener })
+    Ok(Fresh::of(started, StartedBy::Exec, lines))
 }
 
 impl Keeper {
@@ -179,11 +231,12 @@ impl Keeper {
     /// Processes have ended: of the waiting worker's, or those that moved it.
     pub(crate) fn note_waiting(&mut self, ended: &[(u32, String)]) {
         let Some(InWaiting { worker, .. }) = &mut self.waiting else { return };
+        let (worker_pid, init, _) = worker.processes();
         let mut broken = false;
         for (pid, how) in ended {
-            broken |= *pid == worker.pid || Some(*pid) == worker.init;
-            if worker.joining.contains(pid) {
-                worker.joining.retain(|joining| joining != pid);
+            broken |= *pid == worker_pid || Some(*pid) == init;
+            if worker.joining().contains(pid) {
+                worker.joining().retain(|joining| joining != pid);
                 broken |= how != "exit code 0";
             }
         }
@@ -196,7 +249,10 @@ impl Keeper {
     }
 
     fn say_prepared(&mut self) {
-        let moved = self.waiting.as_ref().is_some_and(|waiting| waiting.worker.joining.is_empty());
+        let moved = self.waiting.as_ref().is_some_and(|waiting| {
+            let (_, _, joining) = waiting.worker.processes();
+            joining.is_empty()
+        });
         if moved
             && let Some(node) = &mut self.node
             && self.launch.is_none()

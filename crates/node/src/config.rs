@@ -134,6 +134,11 @@ impl Config {
         self.state_dir.join("workspaces")
     }
 
+    /// Where places are that were made before there was a session for them.
+    pub(crate) fn places_dir(&self) -> PathBuf {
+        self.state_dir.join("places")
+    }
+
     pub(crate) fn rooms_dir(&self) -> PathBuf {
         self.state_dir.join("families")
     }

@@ -28,7 +28,7 @@ use self::zygote::Zygote;
 use crate::config::{Config, StartBy};
 use crate::workers::Recipe;
 
-pub(crate) use self::pool::Claimed;
+pub(crate) use self::pool::{Claimed, Offer};
 pub(crate) use self::tending::tend;
 
 /// All environments of this node.
@@ -62,8 +62,11 @@ struct State {
     waiting: Vec<Waiting>,
     /// Since when fewer wait than should, and when one was last claimed.
     claims: Option<Claims>,
-    /// How many are on their way to wait.
+    /// How many are on their way to wait, and how many of them will be confined.
     coming: usize,
+    binding: usize,
+    /// None can be confined ahead.
+    unbindable: bool,
     /// When one could not be made to wait, until one could.
     pool_failed: Option<Instant>,
     /// When a session last asked.
@@ -157,30 +160,48 @@ impl Environments {
         if self.start != StartBy::Pool {
             return None;
         }
-        let of_zygote =
-            |state: &State| matches!(&state.zygote, Stage::Ready(one) if one.socket() == zygote);
         for environment in &self.list {
             let mut state = environment.lock();
-            if !of_zygote(&state) {
+            if !state.is_at(zygote) {
                 continue;
             }
             if !state.model.as_ref().is_some_and(|model| model.suits(outline)) {
                 // Those who wait are for others; the next ones will be for such as this.
                 state.model = Some(Model::of(outline));
+                state.unbindable = false;
                 state.waiting.clear();
             }
-            let last = Instant::now();
-            let first = state.claims.map_or(last, |claims| claims.first);
-            state.claims = Some(Claims { first, last });
+            state.note_claim();
             self.wanted.notify_one();
-            // Whoever has waited longest comes first.
-            while !state.waiting.is_empty() {
-                if let Some(claimed) = state.waiting.remove(0).claim() {
-                    return Some(claimed);
-                }
-            }
+            return state.take(|waiting| !waiting.is_bound());
         }
         None
+    }
+
+    pub fn have_workers_wait(&self) -> bool {
+        self.start == StartBy::Pool
+    }
+
+    /// What a worker of this interpreter is confined for that waits.
+    pub fn offer(&self, program: &Path) -> Option<Offer> {
+        let state = self.of_program(program)?.lock();
+        state.waiting.iter().find_map(Waiting::offer)
+    }
+
+    /// The worker that was offered, if nobody else has it by now.
+    pub fn accept(&self, program: &Path, offer: &Offer) -> Option<Claimed> {
+        let mut state = self.of_program(program)?.lock();
+        let claimed = state.take(|waiting| waiting.is_for(offer))?;
+        state.note_claim();
+        self.wanted.notify_one();
+        Some(claimed)
+    }
+
+    /// Whether those who wait, of this zygote, are for such sessions as this.
+    pub fn suits(&self, zygote: &Path, outline: &Outline<'_>) -> bool {
+        let suits = |state: &State| state.model.as_ref().is_some_and(|model| model.suits(outline));
+        let environment = self.list.iter().map(Environment::lock).find(|one| one.is_at(zygote));
+        environment.is_some_and(|state| suits(&state))
     }
 
     /// What they are like at this moment.
@@ -214,7 +235,11 @@ impl Environments {
         if asking.writable.iter().any(within) {
             return None;
         }
-        self.list.iter().find(|one| one.lock().program.as_ref() == Some(program))
+        self.of_program(program)
+    }
+
+    fn of_program(&self, program: &Path) -> Option<&Environment> {
+        self.list.iter().find(|one| one.lock().program.as_deref() == Some(program))
     }
 
     fn pool_size(&self, environment: &Environment) -> usize {
@@ -271,6 +296,27 @@ impl State {
     /// Whether its zygote is this one.
     fn is_of(&self, number: u64) -> bool {
         matches!(&self.zygote, Stage::Ready(zygote) if zygote.number() == number)
+    }
+
+    /// Whether its zygote listens there.
+    fn is_at(&self, socket: &Path) -> bool {
+        matches!(&self.zygote, Stage::Ready(zygote) if zygote.socket() == socket)
+    }
+
+    fn note_claim(&mut self) {
+        let last = Instant::now();
+        let first = self.claims.map_or(last, |claims| claims.first);
+        self.claims = Some(Claims { first, last });
+    }
+
+    /// The one of those that has waited longest.
+    fn take(&mut self, which: impl Fn(&Waiting) -> bool) -> Option<Claimed> {
+        while let Some(place) = self.waiting.iter().position(&which) {
+            if let Some(claimed) = self.waiting.remove(place).claim() {
+                return Some(claimed);
+            }
+        }
+        None
     }
 
     /// Ends the zygote and those who wait; what was forked from it for a session is not its concern.

@@ -11,7 +11,7 @@ pub const FILE_VERSION: u32 = 1;
 pub const POOL_MAX: usize = 64;
 
 /// Workers that wait where the file does not say how many.
-pub const POOL_DEFAULT: usize = 2;
+pub const POOL_DEFAULT: usize = 3;
 
 /// Modules in one preload list.
 pub const PRELOAD_MAX: usize = 256;

@@ -271,5 +271,16 @@ pub struct Prepare {
     /// The plan whose view it builds while it waits, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
+    /// What it is then confined for at once, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
     pub cgroups: Vec<PathBuf>,
+}
+
+/// What a launch must have in common with what a waiting worker was confined for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    pub plan: String,
+    pub env: Vec<(String, String)>,
+    pub cwd: PathBuf,
 }

@@ -71,6 +71,13 @@ pub struct Started {
     pub confinement: Confinement,
 }
 
+impl Started {
+    /// Ends it: it will be nobody's.
+    pub fn end(self) {
+        Heard::of(self.init.map(u32::cast_signed), Some(self.pid.cast_signed())).end();
+    }
+}
+
 /// Why nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {

@@ -446,7 +446,58 @@ async fn zygotes_and_those_who_wait_end_with_their_node() {
         }
         let left = std::fs::read_dir(node.dirs().runtime.join("k")).unwrap().count();
         assert_eq!(left, 0, "sockets of keepers that waited");
+        if !hard {
+            assert_eq!(places(&node), [""; 0], "places that nobody took");
+        }
     }
+}
+
+/// The places that were made before there was a session for them.
+fn places(node: &TestNode) -> Vec<String> {
+    let entries = std::fs::read_dir(node.dirs().state.join("places")).into_iter().flatten();
+    entries.flatten().map(|entry| entry.file_name().into_string().unwrap()).collect()
+}
+
+/// A session whose client asks for nothing special.
+async fn plain(client: &Client) -> windlass_client::protocol::api::Session {
+    let create = CreateSession { policy: None, ..TestNode::create() };
+    client.create_session(&create).await.unwrap().session
+}
+
+/// Of two that wait, one is confined already: in a place that no session has yet.
+#[tokio::test]
+async fn a_session_may_find_its_worker_confined() {
+    let mut node = node("pool").await;
+    let client = node.client().await.unwrap();
+    ready(&node).await;
+    let [place] = &places(&node)[..] else { panic!("{:?}", places(&node)) };
+    let plain = plain(&client).await;
+    assert!(plain.workspace.ends_with(&format!("places/{place}/workspace")), "{plain:?}");
+    let code = "import os\nopen('made', 'w').write('here')\nprint(os.getcwd(), os.listdir())";
+    let printed = run_ok(&client, &plain.id, code).await;
+    assert_eq!(printed, format!("{} ['made']\n", plain.workspace));
+    // With anything of its own, a session has a place of its own too.
+    ready(&node).await;
+    let mut create = CreateSession { policy: None, ..TestNode::create() };
+    create.env.insert("GREETING".into(), "hello".into());
+    let special = client.create_session(&create).await.unwrap().session;
+    assert!(special.workspace.ends_with(special.id.as_str()), "{special:?}");
+    let greeting = run_ok(&client, &special.id, "import os; os.environ['GREETING']").await;
+    assert_eq!(greeting, "'hello'\n");
+    assert_eq!(started_by(&client, &special.id).await, StartedBy::Pool);
+    // What a node that is killed leaves for nobody, the next one removes; what is somebody's stays.
+    ready(&node).await;
+    drop(client);
+    node.kill9();
+    let left = places(&node);
+    assert_eq!(left.len(), 2, "{left:?}");
+    node.restart().await.unwrap();
+    ready(&node).await;
+    let now = places(&node);
+    let kept: Vec<_> = left.iter().filter(|place| now.contains(place)).collect();
+    assert!(now.len() == 2 && kept == [place], "{left:?}, then {now:?}");
+    let client = node.client().await.unwrap();
+    assert_eq!(run_ok(&client, &plain.id, "open('made').read()").await, "'here'\n");
 }
 
 /// A keeper that is stopped while its worker waits is found out by the session that claims it, and is
@@ -458,8 +509,10 @@ async fn a_stopped_keeper_goes_with_the_session_that_claims_it() {
     let waiting = processes::waiting(node.pid());
     assert_eq!(waiting.len(), 2);
     waiting.iter().for_each(|pid| processes::stop(*pid));
-    for _ in 0..2 {
-        let id = within(PATIENCE, node.session(&client)).await.unwrap().id;
+    for id in [
+        within(PATIENCE, plain(&client)).await.id,
+        within(PATIENCE, node.session(&client)).await.unwrap().id,
+    ] {
         let query = CloseQuery { grace_ms: Some(0) };
         within(PATIENCE, client.close_session(&id, query)).await.unwrap();
     }

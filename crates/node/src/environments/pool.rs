@@ -11,8 +11,9 @@ use std::time::Duration;
 use rustix::net::RecvFlags;
 use tokio::io::AsyncReadExt;
 use windlass_protocol::SessionId;
+use windlass_protocol::confinement::Isolation;
 use windlass_protocol::frame::{self, Decoder};
-use windlass_protocol::link::{FromKeeper, Prepare, ToKeeper};
+use windlass_protocol::link::{Bound, FromKeeper, Prepare, ToKeeper};
 use windlass_protocol::policy::Limits;
 use windlass_sandbox::Shape;
 use windlass_sandbox::plan::ahead::Ahead;
@@ -21,6 +22,8 @@ use super::Outline;
 use crate::context::Context;
 use crate::keepers::{self, Starting};
 use crate::session::cgroups::SessionCgroups;
+use crate::session::confine::usual_in;
+use crate::session::places::Place;
 
 /// How long a keeper may take to have its worker waiting.
 const PREPARED_WAIT: Duration = Duration::from_secs(20);
@@ -55,9 +58,18 @@ impl Model {
 #[derive(Debug)]
 pub(super) struct Waiting(Claimed);
 
+/// What a worker that waits was confined for, before anybody asked for it.
+#[derive(Debug)]
+pub(crate) struct Meant {
+    pub place: Place,
+    pub bound: Bound,
+}
+
 /// A worker for a session. It ends when this is dropped, unless it is [`Self::used`].
 #[derive(Debug)]
 pub(crate) struct Claimed {
+    /// Absent where it can still be any session's.
+    pub meant: Option<Meant>,
     /// Where its keeper listens.
     pub socket: PathBuf,
     pub cgroups: Vec<PathBuf>,
@@ -92,11 +104,16 @@ impl Waiting {
         id: SessionId,
         zygote: PathBuf,
         model: Model,
+        binding: Option<Binding>,
     ) -> Result<Self, PoolError> {
         let begun = {
             let (context, id) = (context.clone(), id.clone());
             // It touches the disk and starts a process: not on the thread that serves turns.
-            tokio::task::spawn_blocking(move || begin(&context, &id, zygote, &model)).await
+            tokio::task::spawn_blocking(move || {
+                let meant = binding.and_then(|binding| binding.meant(&context, &model));
+                begin(&context, &id, zygote, &model, meant)
+            })
+            .await
         };
         let begun = begun.map_err(|error| PoolError::Reach(io::Error::other(error)))?;
         let made = match begun {
@@ -110,6 +127,20 @@ impl Waiting {
                 Err(error)
             }
         }
+    }
+
+    /// Whether it is confined already.
+    pub fn is_bound(&self) -> bool {
+        self.0.meant.is_some()
+    }
+
+    pub fn offer(&self) -> Option<Offer> {
+        let Meant { place, bound } = self.0.meant.as_ref()?;
+        Some(Offer { room: place.room.clone(), bound: bound.clone() })
+    }
+
+    pub fn is_for(&self, offer: &Offer) -> bool {
+        self.0.meant.as_ref().is_some_and(|meant| meant.bound.cwd == offer.bound.cwd)
     }
 
     /// The worker, for good; none if it has ended meanwhile.
@@ -158,6 +189,41 @@ impl Claimed {
     /// The keeper has a node now.
     pub fn used(mut self) {
         self.used = true;
+        if let Some(meant) = &mut self.meant {
+            meant.place.taken();
+        }
+    }
+}
+
+/// What a session must be like to have a worker that is confined already.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    pub room: PathBuf,
+    pub bound: Bound,
+}
+
+/// A session that is to have a worker before it is asked for.
+#[derive(Debug)]
+pub(super) struct Binding {
+    pub program: PathBuf,
+    pub number: u64,
+}
+
+impl Binding {
+    /// What a worker is confined for that will be such a session's. Nothing where it would not be like
+    /// the others who wait.
+    fn meant(&self, context: &Context, model: &Model) -> Option<Meant> {
+        let place = Place::make(&context.config, context.epoch, self.number).ok()?;
+        let own = [place.workspace.clone(), place.room.clone()];
+        let usual = usual_in(context, &self.program, own)?;
+        let own = usual.own.each_ref().map(PathBuf::as_path);
+        let outline = Outline { plan: &usual.plan, around: &usual.around, own: &own };
+        if usual.plan.isolation != Isolation::Full || !model.suits(&outline) {
+            return None;
+        }
+        let plan = serde_json::to_string(&usual.plan).ok()?;
+        let bound = Bound { plan, env: usual.env, cwd: place.workspace.clone() };
+        Some(Meant { place, bound })
     }
 }
 
@@ -166,6 +232,7 @@ fn begin(
     id: &SessionId,
     zygote: PathBuf,
     model: &Model,
+    meant: Option<Meant>,
 ) -> Result<Claimed, PoolError> {
     let groups = context.cgroups.clone();
     let cgroups = groups.make(id, &UNLIMITED).map_err(PoolError::Cgroups)?;
@@ -176,12 +243,13 @@ fn begin(
     let (socket, mut line) = begun.inspect_err(|_| groups.remove(&cgroups))?;
     let shape = serde_json::to_value(model.shape).unwrap_or_default();
     let plan = model.ahead.as_ref().and_then(|ahead| serde_json::to_string(&ahead.plan).ok());
-    let prepare = Prepare { zygote, shape, plan, cgroups: cgroups.clone() };
+    let bound = meant.as_ref().map(|meant| meant.bound.clone());
+    let prepare = Prepare { zygote, shape, plan, bound, cgroups: cgroups.clone() };
     let mut bytes = Vec::new();
     frame::encode(&mut bytes, &ToKeeper::Prepare(Box::new(prepare)), &[]);
     let told = line.write_all(&bytes).and_then(|()| line.set_nonblocking(true));
     let (id, starting) = (id.clone(), context.starting.clone());
-    let claimed = Claimed { socket, cgroups, id, starting, groups, line, used: false };
+    let claimed = Claimed { meant, socket, cgroups, id, starting, groups, line, used: false };
     told.map(|()| claimed).map_err(PoolError::Reach)
 }
 

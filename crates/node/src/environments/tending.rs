@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::policy::PolicyRequest;
 
-use super::pool::{Model, Waiting};
+use super::pool::{Binding, Model, Waiting};
 use super::zygote::Zygote;
 use super::{Claims, Environment, Outline, Stage, State, nameless};
 use crate::config::StartBy;
 use crate::context::Context;
 use crate::keepers;
-use crate::session::confine::usual_plan;
+use crate::session::confine::usual;
+use crate::session::places;
 
 /// How often it is looked whether something is out of use, where nothing else says so.
 const ROUND: Duration = Duration::from_secs(30);
@@ -44,6 +44,8 @@ pub(crate) async fn tend(context: Arc<Context>) {
         return;
     }
     remove_old_sockets(&context);
+    let swept = context.clone();
+    let _ = tokio::task::spawn_blocking(move || places::sweep(&swept)).await;
     // The machine is found out by trying, which takes a moment.
     let asked = context.clone();
     let _ = tokio::task::spawn_blocking(move || asked.machine().level(Isolation::Full)).await;
@@ -104,9 +106,13 @@ async fn look_after(context: &Arc<Context>, place: usize) {
             }
             let Some(model) = state.model.clone() else { return };
             for _ in 0..missing.min(room) {
+                let bound = state.waiting.iter().filter(|one| one.is_bound()).count();
+                // Half of them stay open: sessions with a workspace of their client's need those.
+                let bind = !state.unbindable && bound + state.binding < size / 2;
                 state.coming += 1;
+                state.binding += usize::from(bind);
                 let (zygote, model) = (zygote.clone(), model.clone());
-                tokio::spawn(have_one_wait(context.clone(), place, zygote, model));
+                tokio::spawn(have_one_wait(context.clone(), place, zygote, model, bind));
             }
         }
         Stage::None | Stage::Starting | Stage::Failed { .. } => {}
@@ -148,8 +154,7 @@ async fn find_model(context: &Arc<Context>, environment: &Environment) {
 }
 
 fn usual_model(context: &Context, program: &Path) -> Option<Model> {
-    let policy = PolicyRequest::default().resolve().ok()?;
-    let usual = usual_plan(context, &policy, program)?;
+    let usual = usual(context, program)?;
     let own = usual.own.each_ref().map(PathBuf::as_path);
     Some(Model::of(&Outline { plan: &usual.plan, around: &usual.around, own: &own }))
 }
@@ -218,15 +223,27 @@ async fn watch(
     }
 }
 
-async fn have_one_wait(context: Arc<Context>, place: usize, zygote: Arc<Zygote>, model: Model) {
+async fn have_one_wait(
+    context: Arc<Context>,
+    place: usize,
+    zygote: Arc<Zygote>,
+    model: Model,
+    bind: bool,
+) {
     let environment = &context.environments.list[place];
     let number = context.environments.next_number();
+    let program = environment.lock().program.clone().filter(|_| bind);
+    let binding = program.map(|program| Binding { program, number });
+    let socket = zygote.socket().to_owned();
     let made = match nameless(context.epoch, number) {
-        Some(id) => Waiting::make(&context, id, zygote.socket().to_owned(), model.clone()).await,
+        Some(id) => Waiting::make(&context, id, socket, model.clone(), binding).await,
         None => return,
     };
     let mut state = environment.lock();
     state.coming -= 1;
+    state.binding -= usize::from(bind);
+    // One that could not be confined ahead is left open from now on.
+    state.unbindable |= bind && !made.as_ref().is_ok_and(Waiting::is_bound);
     match made {
         Ok(waiting) => {
             state.pool_failed = None;
@@ -235,8 +252,8 @@ async fn have_one_wait(context: Arc<Context>, place: usize, zygote: Arc<Zygote>,
             }
         }
         Err(error) => {
-            tracing::warn!(%error, "no worker waits");
-            state.pool_failed = Some(Instant::now());
+            tracing::warn!(%error, bind, "no worker waits");
+            state.pool_failed = Some(Instant::now()).filter(|_| !bind);
         }
     }
     drop(state);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::policy::{Network, Policy};
+use windlass_protocol::policy::{Network, Policy, PolicyRequest};
 use windlass_protocol::{ErrorCode, SessionId};
 use windlass_sandbox::plan::depth;
 use windlass_sandbox::{Around, Depth, Machine, Plan, PlanError, Site, plan, survey_with};
@@ -41,13 +41,10 @@ pub(super) fn confine(
     id: &SessionId,
     policy: &Policy,
     workspace: &Path,
+    room: PathBuf,
     recipe: &mut Recipe,
 ) -> Result<Confined, Failure> {
     let machine = context.machine();
-    let room = rooms::make(&context.config.room_of(id)).map_err(|error| {
-        let message = format!("cannot create the session's room for twins: {error}");
-        Failure::new(ErrorCode::Internal, message)
-    })?;
     let site = Site {
         family: Some(room.clone()),
         ..site(context, machine, id, policy, workspace, recipe)
@@ -66,36 +63,49 @@ pub(super) fn confine(
     Ok(Confined { plan, around, egress, tmp: site.tmp, room })
 }
 
+/// The session's room for twins.
+pub(super) fn room(context: &Context, id: &SessionId) -> Result<PathBuf, Failure> {
+    rooms::make(&context.config.room_of(id)).map_err(|error| {
+        let message = format!("cannot create the session's room for twins: {error}");
+        Failure::new(ErrorCode::Internal, message)
+    })
+}
+
 /// A session that is not there.
 #[derive(Debug)]
 pub(crate) struct Usual {
     pub plan: Plan,
     pub around: Arc<Around>,
-    /// Directories that would be its own: those in which such directories are made.
+    /// Directories that would be its own: if not known, those in which such directories are made.
     pub own: [PathBuf; 2],
+    pub env: Vec<(String, String)>,
 }
 
-/// The plan of a session of this interpreter whose client asks for nothing special.
-pub(crate) fn usual_plan(context: &Context, policy: &Policy, program: &Path) -> Option<Usual> {
-    let config = &context.config;
-    let own = [config.workspaces_dir(), config.rooms_dir()];
+/// A session of this interpreter whose client asks for nothing special.
+pub(crate) fn usual(context: &Context, program: &Path) -> Option<Usual> {
+    let own = [context.config.workspaces_dir(), context.config.rooms_dir()];
     for directory in &own {
         std::fs::create_dir_all(directory).ok()?;
     }
+    usual_in(context, program, own)
+}
+
+/// The same, in these directories.
+pub(crate) fn usual_in(context: &Context, program: &Path, own: [PathBuf; 2]) -> Option<Usual> {
+    let policy = PolicyRequest::default().resolve().ok()?;
     let interpreter = Some(program.to_str()?.to_owned());
     let wanted = CreateSession { interpreter, ..CreateSession::default() };
-    let recipe = context.workers.recipe(&wanted, &own[0]).ok()?;
+    let [workspace, room] = own;
+    let mut recipe = context.workers.recipe(&wanted, &workspace).ok()?;
     let machine = context.machine();
-    let site = Site {
-        workspace: own[0].clone(),
-        needed: recipe.needed,
-        tmp: None,
-        family: Some(own[1].clone()),
-        ..site_of_node(context)
-    };
-    let (place, around) = survey_with(&context.surroundings, policy, &site, depth(policy, machine));
-    let own = [place.workspace.clone(), place.family.clone()?];
-    Some(Usual { plan: plan(policy, machine, &place).ok()?, around, own })
+    let (needed, family) = (recipe.needed.clone(), Some(room));
+    let site = Site { workspace, needed, tmp: None, family, ..site_of_node(context) };
+    let (place, around) =
+        survey_with(&context.surroundings, &policy, &site, depth(&policy, machine));
+    let plan = plan(&policy, machine, &place).ok()?;
+    environment(&policy, &plan, None, &mut recipe);
+    let own = [place.workspace, place.family?];
+    Some(Usual { plan, around, own, env: recipe.env.into_iter().collect() })
 }
 
 /// What is the same for all sessions.

@@ -1,6 +1,6 @@
 //! How a session's owner comes to be for a new session.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,26 +11,27 @@ use windlass_lifecycle::Session as Machine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
-use windlass_protocol::policy::{HostRules, Limits, Network, Policy};
+use windlass_protocol::policy::{HostRules, Network, Policy};
 use windlass_protocol::{ErrorCode, Owner, SessionId};
 
 use super::actor::{Actor, Timers};
 use super::calls::OpenCalls;
-use super::confine::{Confined, confine};
+use super::confine::Confined;
 use super::disk::Owed;
 use super::fork::{ForkSide, rooms};
 use super::keeper_link::KeeperLink;
 use super::limits::{self, LimitsHeard};
+use super::places;
+use super::siting::{Sited, site};
 use super::turns::Turns;
 use super::{Handle, INBOX_MAX, Request};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::egress::Ledger;
-use crate::environments::{Asking, Claimed, Outline};
+use crate::environments::Claimed;
 use crate::failure::Failure;
 use crate::keepers;
 use crate::tools::Caller;
-use crate::workers::{self, Recipe};
 
 /// How long a keeper may take to read what it keeps, where that does not fit into its socket.
 const LAUNCH_WAIT: Duration = Duration::from_secs(5);
@@ -125,6 +126,7 @@ async fn make_reserved(
             context.cgroups.remove_of(&id);
             let _ = std::fs::remove_dir_all(context.config.tmp_of(&id));
             rooms::remove_empty(&context.config.room_of(&id));
+            places::give_back(&context.config, &id);
             context.forget(&id);
             Err(failure)
         }
@@ -180,18 +182,11 @@ struct Prepared {
 fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<Prepared, Failure> {
     let config = &context.config;
     let policy = policy_of(wanted)?;
-    let fresh = config.workspace_of(id);
-    let workspace = workers::workspace(wanted, &fresh)?;
-    let mut recipe = context.workers.recipe(wanted, &workspace)?;
-    let Confined { plan, around, egress, tmp, room } =
-        confine(context, id, &policy, &workspace, &mut recipe)?;
+    let Sited { workspace, recipe, confined, plan, zygote, claimed } =
+        site(context, id, wanted, &policy)?;
+    let Confined { egress, tmp, room, .. } = confined;
     let grace = wanted.interrupt_grace_ms.map_or(config.interrupt_grace, Duration::from_millis);
     let limits = policy.limits;
-    let zygote = zygote_for(context, &policy, &workspace, &recipe);
-    let own = [workspace.as_path(), room.as_path()];
-    let outline = Outline { plan: &plan, around: &around, own: &own };
-    let claimed =
-        zygote.as_deref().and_then(|zygote| claim(context, id, zygote, &outline, &limits));
     let cgroups = match &claimed {
         Some(claimed) => claimed.cgroups.clone(),
         None => context.cgroups.make(id, &limits).map_err(|error| {
@@ -222,8 +217,6 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         Some(claimed) => claimed.socket.clone(),
         None => keepers::start(context, id).map_err(|error| internal(&error.to_string()))?,
     };
-    let plan = serde_json::to_string(&plan)
-        .map_err(|error| internal(&format!("a plan has no JSON: {error}")))?;
     let launch = Box::new(Launch {
         session: id.clone(),
         argv: recipe.argv,
@@ -240,40 +233,6 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         family: Some(room),
     });
     Ok(Prepared { log, socket, launch, spec, claimed })
-}
-
-/// Where a zygote listens that has what this session's worker would load.
-fn zygote_for(
-    context: &Context,
-    policy: &Policy,
-    workspace: &Path,
-    recipe: &Recipe,
-) -> Option<PathBuf> {
-    let roots = policy.writable.iter().map(PathBuf::from);
-    let writable: Vec<PathBuf> = roots.chain([workspace.to_owned()]).collect();
-    context.environments.zygote_for(&Asking { recipe, writable: &writable })
-}
-
-/// A worker that waits, made this session's: its keeper is found under the session's name, and its
-/// cgroups have the session's limits.
-fn claim(
-    context: &Context,
-    id: &SessionId,
-    zygote: &Path,
-    outline: &Outline<'_>,
-    limits: &Limits,
-) -> Option<Claimed> {
-    let mut claimed = context.environments.claim(zygote, outline)?;
-    let named = claimed
-        .rename(id, &keepers::socket_path(&context.config, id))
-        .and_then(|()| context.cgroups.limit(&claimed.cgroups, limits));
-    match named {
-        Ok(()) => Some(claimed),
-        Err(error) => {
-            tracing::warn!(session = %id, %error, "a worker that waited is not used");
-            None
-        }
-    }
 }
 
 fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {

@@ -16,6 +16,7 @@ use windlass_protocol::{LinkSeq, SessionId, TurnNo};
 use super::actor::Actor;
 use super::fork::rooms;
 use super::keeper_link::{Filled, KeeperLink};
+use super::places;
 use super::start::{Spec, assemble};
 use super::turns::Turn;
 use super::view::Ends;
@@ -92,6 +93,7 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     context.cgroups.remove_of(id);
     let _ = std::fs::remove_dir_all(context.config.tmp_of(id));
     rooms::remove_empty(&context.config.room_of(id));
+    places::give_back(&context.config, id);
     // Only an empty one goes.
     let _ = std::fs::remove_dir(context.config.workspace_of(id));
     context.journal.remove(id).map_err(|error| format!("journal: {error}"))

@@ -1,0 +1,148 @@
+//! Where a new session will be, how it is confined there, and by whom it is worked for: in a place with
+//! a worker that is confined there already, if one waits and the session is as it was meant to be; else
+//! in a directory of its own or of its client's, with a worker that waits, or with none yet.
+
+use std::path::{Path, PathBuf};
+
+use windlass_protocol::SessionId;
+use windlass_protocol::api::CreateSession;
+use windlass_protocol::policy::Policy;
+
+use super::confine::{Confined, confine, room};
+use super::start::internal;
+use crate::context::Context;
+use crate::environments::{Asking, Claimed, Offer, Outline};
+use crate::failure::Failure;
+use crate::keepers;
+use crate::workers::{self, Recipe};
+
+/// What is known of a session before it is written down.
+#[derive(Debug)]
+pub(super) struct Sited {
+    pub workspace: PathBuf,
+    pub recipe: Recipe,
+    pub confined: Confined,
+    /// The plan as its keeper gets it.
+    pub plan: String,
+    /// Where a zygote listens that has what the session's worker would load.
+    pub zygote: Option<PathBuf>,
+    /// The worker that waited, where one did.
+    pub claimed: Option<Claimed>,
+}
+
+pub(super) fn site(
+    context: &Context,
+    id: &SessionId,
+    wanted: &CreateSession,
+    policy: &Policy,
+) -> Result<Sited, Failure> {
+    if let Some(sited) = at_place(context, id, wanted, policy) {
+        return Ok(sited);
+    }
+    let workspace = workers::workspace(wanted, &context.config.workspace_of(id))?;
+    let recipe = context.workers.recipe(wanted, &workspace)?;
+    let room = room(context, id)?;
+    let mut sited = confined(context, id, policy, recipe, (workspace, room))?;
+    sited.claimed = claim(context, id, &sited, policy);
+    Ok(sited)
+}
+
+/// A session whose client asks for nothing special, where a worker waits that is confined for such a one.
+fn at_place(
+    context: &Context,
+    id: &SessionId,
+    wanted: &CreateSession,
+    policy: &Policy,
+) -> Option<Sited> {
+    if wanted.workspace.is_some() || !context.environments.have_workers_wait() {
+        return None;
+    }
+    // Nothing lies in a workspace that is to be made.
+    let recipe = context.workers.recipe(wanted, &context.config.workspaces_dir()).ok()?;
+    let program = recipe.interpreter.clone();
+    let offer = context.environments.offer(&program)?;
+    let own = (offer.bound.cwd.clone(), offer.room.clone());
+    let sited = confined(context, id, policy, recipe, own).ok()?;
+    if !is_offered(context, &offer, &sited) {
+        return None;
+    }
+    let claimed = context.environments.accept(&program, &offer)?;
+    let claimed = named(context, id, claimed, policy)?;
+    Some(Sited { claimed: Some(claimed), ..sited })
+}
+
+/// Whether a session is as the worker was told that it would be, and its files are as they were then.
+fn is_offered(context: &Context, Offer { bound, .. }: &Offer, sited: &Sited) -> bool {
+    let Some(zygote) = &sited.zygote else { return false };
+    bound.plan == sited.plan
+        && bound.env.iter().map(|(name, value)| (name, value)).eq(&sited.recipe.env)
+        && context.environments.suits(zygote, &sited.outline(&sited.own()))
+}
+
+impl Sited {
+    fn own(&self) -> [&Path; 2] {
+        [&self.workspace, &self.confined.room]
+    }
+
+    fn outline<'a>(&'a self, own: &'a [&'a Path]) -> Outline<'a> {
+        Outline { plan: &self.confined.plan, around: &self.confined.around, own }
+    }
+}
+
+/// A session in its two directories.
+fn confined(
+    context: &Context,
+    id: &SessionId,
+    policy: &Policy,
+    mut recipe: Recipe,
+    (workspace, room): (PathBuf, PathBuf),
+) -> Result<Sited, Failure> {
+    let confined = confine(context, id, policy, &workspace, room, &mut recipe)?;
+    let plan = serde_json::to_string(&confined.plan)
+        .map_err(|error| internal(&format!("a plan has no JSON: {error}")))?;
+    let zygote = zygote_for(context, policy, &workspace, &recipe);
+    Ok(Sited { workspace, recipe, confined, plan, zygote, claimed: None })
+}
+
+fn zygote_for(
+    context: &Context,
+    policy: &Policy,
+    workspace: &Path,
+    recipe: &Recipe,
+) -> Option<PathBuf> {
+    let roots = policy.writable.iter().map(PathBuf::from);
+    let writable: Vec<PathBuf> = roots.chain([workspace.to_owned()]).collect();
+    context.environments.zygote_for(&Asking { recipe, writable: &writable })
+}
+
+/// A worker that waits for any session like this.
+fn claim(context: &Context, id: &SessionId, sited: &Sited, policy: &Policy) -> Option<Claimed> {
+    let zygote = sited.zygote.as_deref()?;
+    let claimed = context.environments.claim(zygote, &sited.outline(&sited.own()))?;
+    named(context, id, claimed, policy)
+}
+
+/// A worker that waited, made this session's: its keeper is found under the session's name, its cgroups
+/// have the session's limits, and its place, if it has one, is known as the session's.
+fn named(
+    context: &Context,
+    id: &SessionId,
+    mut claimed: Claimed,
+    policy: &Policy,
+) -> Option<Claimed> {
+    let link = |claimed: &Claimed| match &claimed.meant {
+        Some(meant) => meant.place.link(&context.config, id),
+        None => Ok(()),
+    };
+    let named = claimed
+        .rename(id, &keepers::socket_path(&context.config, id))
+        .and_then(|()| context.cgroups.limit(&claimed.cgroups, &policy.limits))
+        .and_then(|()| link(&claimed));
+    match named {
+        Ok(()) => Some(claimed),
+        Err(error) => {
+            tracing::warn!(session = %id, %error, "a worker that waited is not used");
+            None
+        }
+    }
+}
