@@ -1,7 +1,7 @@
 //! `first_answer_exec`, `_zygote`, `_pool`: from the request for a new session, confined as sessions
 //! are by default, to the answer of its first turn. The same with `_np`: an answer that has imported
-//! numpy and pandas, which a zygote has done before. Beside a bare start of the same interpreter to
-//! the same answer.
+//! numpy and pandas, which a zygote has done before. `_pool_np_own`: in a workspace of the client's, for
+//! which no worker can be confined ahead. Beside a bare start of the same interpreter to the same answer.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,8 @@ pub fn zygote(plan: &Plan) -> Result<Vec<Figure>> {
 pub fn pool(plan: &Plan) -> Result<Vec<Figure>> {
     let bare = measure(plan, StartBy::Pool, &Case::bare(), FORK_ROUNDS)?;
     let pandas = measure(plan, StartBy::Pool, &Case::with_pandas()?, FORK_ROUNDS)?;
-    Ok(vec![bare, pandas])
+    let own = measure(plan, StartBy::Pool, &Case::with_own_workspace()?, FORK_ROUNDS)?;
+    Ok(vec![bare, pandas, own])
 }
 
 /// What is asked for, of which interpreter.
@@ -51,15 +52,27 @@ struct Case {
     environment: Environment,
     code: &'static str,
     suffix: &'static str,
+    workspace: Option<tempfile::TempDir>,
 }
 
 impl Case {
     fn bare() -> Self {
-        Self { environment: Environment::bare(python::path()), code: BARE, suffix: "" }
+        let environment = Environment::bare(python::path());
+        Self { environment, code: BARE, suffix: "", workspace: None }
     }
 
     fn with_pandas() -> Result<Self> {
-        Ok(Self { environment: Environment::with_pandas()?, code: WITH_PANDAS, suffix: "_np" })
+        let environment = Environment::with_pandas()?;
+        Ok(Self { environment, code: WITH_PANDAS, suffix: "_np", workspace: None })
+    }
+
+    fn with_own_workspace() -> Result<Self> {
+        let workspace = Some(tempfile::tempdir()?);
+        Ok(Self { suffix: "_np_own", workspace, ..Self::with_pandas()? })
+    }
+
+    fn workspace(&self) -> Option<String> {
+        self.workspace.as_ref().map(|workspace| workspace.path().display().to_string())
     }
 }
 
@@ -69,7 +82,7 @@ fn measure(plan: &Plan, start: StartBy, case: &Case, rounds: usize) -> Result<Fi
         let node = StartNode::start(program()?, start, case.environment.clone()).await?;
         let mut times = Vec::new();
         for round in 0..WARM_UP_ROUNDS + plan.rounds(rounds) {
-            let took = first_answer(&node, case.code).await?;
+            let took = first_answer(&node, case).await?;
             if round >= WARM_UP_ROUNDS {
                 times.push(took);
             }
@@ -84,10 +97,11 @@ fn measure(plan: &Plan, start: StartBy, case: &Case, rounds: usize) -> Result<Fi
     Ok(Figure::of_times(&name, &times).beside(&millis(&bare)))
 }
 
-async fn first_answer(node: &StartNode, code: &str) -> Result<Duration> {
+async fn first_answer(node: &StartNode, case: &Case) -> Result<Duration> {
     let wanted = CreateSession {
         interpreter: Some(node.interpreter()),
-        turn: Some(turn(code)),
+        workspace: case.workspace(),
+        turn: Some(turn(case.code)),
         ..CreateSession::default()
     };
     let started = Instant::now();

@@ -50,7 +50,10 @@ const BENCHES: &[Bench] = &[
         figures: &["first_answer_zygote", "first_answer_zygote_np"],
         measure: first_answer::zygote,
     },
-    Bench { figures: &["first_answer_pool", "first_answer_pool_np"], measure: first_answer::pool },
+    Bench {
+        figures: &["first_answer_pool", "first_answer_pool_np", "first_answer_pool_np_own"],
+        measure: first_answer::pool,
+    },
     Bench { figures: &["fork_live"], measure: fork_live::measure },
     Bench {
         figures: &[
