@@ -65,8 +65,8 @@ struct State {
     /// How many are on their way to wait, and how many of them will be confined.
     coming: usize,
     binding: usize,
-    /// None can be confined ahead.
-    unbindable: bool,
+    /// When one could not be confined ahead.
+    unbindable: Option<Instant>,
     /// When one could not be made to wait, until one could.
     pool_failed: Option<Instant>,
     /// When a session last asked.
@@ -168,7 +168,7 @@ impl Environments {
             if !state.model.as_ref().is_some_and(|model| model.suits(outline)) {
                 // Those who wait are for others; the next ones will be for such as this.
                 state.model = Some(Model::of(outline));
-                state.unbindable = false;
+                state.unbindable = None;
                 state.waiting.clear();
             }
             state.note_claim();

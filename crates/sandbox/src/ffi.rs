@@ -123,8 +123,8 @@ pub unsafe extern "C" fn windlass_build_view(plan: *const u8, length: usize, cha
 }
 
 /// Confines the calling process, which has one thread, as the plan (JSON) says, tests the sandbox,
-/// tells the keeper, and enters the directory. Of a view that was built, the plan has the rest. On anything but 0 the process must end: -1 is a plan
-/// that is not one, -2 a sandbox that does not hold.
+/// tells the keeper, and enters the directory. Of a view that was built, the plan has the rest. On
+/// anything but 0 the process must end: -1 is a plan that is not one, -2 a sandbox that does not hold.
 ///
 /// # Safety
 /// `plan` points to `length` readable bytes, `cwd` to a string that ends with 0, and the others are

@@ -108,7 +108,8 @@ async fn look_after(context: &Arc<Context>, place: usize) {
             for _ in 0..missing.min(room) {
                 let bound = state.waiting.iter().filter(|one| one.is_bound()).count();
                 // Half of them stay open: sessions with a workspace of their client's need those.
-                let bind = !state.unbindable && bound + state.binding < size / 2;
+                let bindable = state.unbindable.is_none_or(|since| since.elapsed() >= RETRY);
+                let bind = bindable && bound + state.binding < size / 2;
                 state.coming += 1;
                 state.binding += usize::from(bind);
                 let (zygote, model) = (zygote.clone(), model.clone());
@@ -242,8 +243,10 @@ async fn have_one_wait(
     let mut state = environment.lock();
     state.coming -= 1;
     state.binding -= usize::from(bind);
-    // One that could not be confined ahead is left open from now on.
-    state.unbindable |= bind && !made.as_ref().is_ok_and(Waiting::is_bound);
+    // The next ones are left open for a while.
+    if bind && !made.as_ref().is_ok_and(Waiting::is_bound) {
+        state.unbindable = Some(Instant::now());
+    }
     match made {
         Ok(waiting) => {
             state.pool_failed = None;

@@ -54,7 +54,8 @@ fn at_place(
     wanted: &CreateSession,
     policy: &Policy,
 ) -> Option<Sited> {
-    if wanted.workspace.is_some() || !context.environments.have_workers_wait() {
+    let special = wanted.workspace.is_some() || wanted.policy.is_some() || !wanted.env.is_empty();
+    if special || !context.environments.have_workers_wait() {
         return None;
     }
     // Nothing lies in a workspace that is to be made.
