@@ -272,7 +272,7 @@ impl<'a> Records<'a> {
                 return Ok(found);
             }
             // Keep the place in the newest segment: more will come there.
-            let Some(next) = self.shared.place_after(place.segment) else { return Ok(None) };
+            let Some(next) = self.shared.place_after(place) else { return Ok(None) };
             self.place = Some(next);
             self.scanner = None;
         }

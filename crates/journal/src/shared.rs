@@ -129,12 +129,18 @@ impl Shared {
         Some(place(segment, segment.place_of_output(out)))
     }
 
-    /// The start of the segment after the one that begins with `segment`.
-    pub(crate) fn place_after(&self, segment: Seq) -> Option<Place> {
+    /// Where reading goes on once all that was known of a place's segment is read; `None` as long as
+    /// that is the newest. One look at both segments: it may have grown and got a successor since, and
+    /// only one that has a successor grows no more.
+    pub(crate) fn place_after(&self, read: Place) -> Option<Place> {
         let segments = self.segments();
-        let after = segments.partition_point(|other| other.first_seq <= segment);
+        let after = segments.partition_point(|other| other.first_seq <= read.segment);
         let next = segments.get(after)?;
-        Some(Place { segment: next.first_seq, at: 0, seq: next.first_seq, end: next.bytes })
+        let same = segments[..after].last().filter(|same| same.first_seq == read.segment);
+        Some(match same {
+            Some(grown) if grown.bytes > read.end => Place { end: grown.bytes, ..read },
+            _ => Place { segment: next.first_seq, at: 0, seq: next.first_seq, end: next.bytes },
+        })
     }
 
     /// A place seen before, with how far its segment reaches now; `None` if it was dropped.

@@ -52,8 +52,8 @@ struct Tally {
     failed: u32,
     /// The slowest run.
     time: Duration,
-    /// Tests that failed in some run, each once.
-    failures: Vec<String>,
+    /// Tests that failed in some run, each once, with what they said the first time.
+    failures: Vec<(String, String)>,
 }
 
 pub fn run(args: &Args) -> Result<Verdict> {
@@ -142,8 +142,8 @@ fn tally(tallies: &mut BTreeMap<u8, Tally>, cases: &[Case]) {
         line.0 &= case.passed;
         line.1 += case.time;
         let failures = &mut tallies.entry(number).or_default().failures;
-        if !case.passed && !failures.contains(&case.name) {
-            failures.push(case.name.clone());
+        if !case.passed && !failures.iter().any(|(name, _)| *name == case.name) {
+            failures.push((case.name.clone(), case.reason.clone()));
         }
     }
     for (number, (passed, time)) in run {
@@ -172,8 +172,10 @@ fn close(
     for row in &rows {
         if row.state == table::State::Failed {
             verdict = Verdict::Bad;
-            let tests = &tallies[&row.number].failures;
-            println!("failed: line {:02}: {}", row.number, tests.join(", "));
+            for (test, reason) in &tallies[&row.number].failures {
+                println!("failed: line {:02}: {test}", row.number);
+                reason.lines().for_each(|line| println!("    {line}"));
+            }
         }
     }
     let missing = rows.iter().filter(|row| row.state == table::State::Missing);
@@ -205,7 +207,8 @@ mod tests {
     use super::*;
 
     fn case(name: &str, passed: bool, millis: u64) -> Case {
-        Case { name: name.to_owned(), passed, time: Duration::from_millis(millis) }
+        let (time, reason) = (Duration::from_millis(millis), format!("{millis} ms"));
+        Case { name: name.to_owned(), passed, time, reason }
     }
 
     #[test]
@@ -221,7 +224,8 @@ mod tests {
         );
         assert_eq!((tallies[&33].passed, tallies[&33].failed), (0, 1));
         assert_eq!(tallies[&33].time, Duration::from_millis(50));
-        assert_eq!(tallies[&33].failures, ["input::contract_33_pdb"]);
+        let names: Vec<_> = tallies[&33].failures.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["input::contract_33_pdb"]);
         assert_eq!((tallies[&34].passed, tallies[&34].failed), (1, 0));
     }
 

@@ -1,9 +1,13 @@
-//! Nextest's JUnit report, as far as it is needed: each test's name, time, and whether it passed.
+//! Nextest's JUnit report, as far as it is needed: each test's name, time, and whether it passed, or
+//! why not.
 //! Not an XML reader: it relies on the report being nextest's, where text is always escaped.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+
+/// Characters of a failure's reason that are shown; the test's own output has the rest.
+const REASON_CHARS_MAX: usize = 1000;
 
 /// One test of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +15,8 @@ pub struct Case {
     pub name: String,
     pub passed: bool,
     pub time: Duration,
+    /// Where and with which words it failed; empty if it passed, or if it did not say.
+    pub reason: String,
 }
 
 pub fn parse(xml: &str) -> Result<Vec<Case>> {
@@ -26,7 +32,20 @@ fn case(text: &str) -> Result<Case> {
     let time = attribute(tag, "time").and_then(|time| time.parse().ok()).unwrap_or(0.0);
     let body = if tag.ends_with('/') { "" } else { rest.split("</testcase>").next().unwrap_or("") };
     let passed = !["<failure", "<error", "<skipped"].iter().any(|element| body.contains(element));
-    Ok(Case { name: name.to_owned(), passed, time: Duration::try_from_secs_f64(time)? })
+    let time = Duration::try_from_secs_f64(time)?;
+    Ok(Case { name: name.to_owned(), passed, time, reason: reason(body) })
+}
+
+/// What a test that panicked said, without the way to there.
+fn reason(body: &str) -> String {
+    let Some((_, failure)) = body.split_once("<failure") else { return String::new() };
+    let text = failure.split_once('>').map_or("", |(_, text)| text);
+    let text = text.split('<').next().unwrap_or_default();
+    let text = text.split("\nstack backtrace:").next().unwrap_or_default();
+    let plain = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")]
+        .iter()
+        .fold(text.trim().to_owned(), |text, (escaped, plain)| text.replace(escaped, plain));
+    plain.chars().take(REASON_CHARS_MAX).collect()
 }
 
 fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
@@ -47,7 +66,9 @@ mod tests {
         <testcase name="contract_01_a" classname="windlass::turns" timestamp="x" time="0.250">
         </testcase>
         <testcase name="m::contract_02_b" classname="windlass::turns" time="1.5">
-            <failure type="test failure">&lt;testcase name=&quot;no&quot;&gt;</failure>
+            <failure type="test failure">&lt;testcase name=&quot;no&quot;&gt;
+stack backtrace:
+   0: far away</failure>
         </testcase>
         <testcase name="contract_03_c" classname="windlass::turns" time="0.1"/>
     </testsuite>
@@ -59,6 +80,8 @@ mod tests {
             [("contract_01_a", true), ("m::contract_02_b", false), ("contract_03_c", true)]
         );
         assert_eq!(cases[1].time, Duration::from_millis(1500));
+        let reasons: Vec<_> = cases.iter().map(|case| case.reason.as_str()).collect();
+        assert_eq!(reasons, ["", "<testcase name=\"no\">", ""]);
     }
 
     #[test]

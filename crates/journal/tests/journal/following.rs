@@ -37,6 +37,38 @@ fn a_reader_on_another_thread_sees_every_event_once_and_in_order() {
     assert!(follower.join().unwrap());
 }
 
+/// Segments of 64 KiB, with room for all events of the test.
+const SMALL_SEGMENTS: u64 = 1024 * 1024;
+
+#[test]
+fn a_reader_close_behind_misses_nothing_where_a_segment_ends() {
+    const EVENTS: u64 = 8_000;
+    const SESSIONS: u64 = 20;
+    let state = tempfile::tempdir().unwrap();
+    let journal = open(state.path());
+    for session in 0..SESSIONS {
+        let name = format!("s{session}");
+        let new = NewSession { quota_bytes: SMALL_SEGMENTS, ..new_session(&name) };
+        let mut log = journal.create(new).unwrap();
+        let mut reader = log.reader();
+        let follower = thread::spawn(move || {
+            let mut after = Seq(0);
+            while after < Seq(EVENTS) {
+                for (event, _) in reader.events(after, 1000, 1 << 20).unwrap() {
+                    assert_eq!(event.seq, after.next(), "in session {session}");
+                    after = event.seq;
+                }
+            }
+        });
+        for number in 1..=EVENTS {
+            log.append(vec![output(1, format!("line {number}\n").as_bytes())]).unwrap();
+        }
+        follower.join().unwrap();
+    }
+    let segments = std::fs::read_dir(state.path().join("sessions/s0")).unwrap().count();
+    assert!(segments > 5, "only {segments} segments: nothing was tested");
+}
+
 trait Portion {
     fn unless_empty(self, after: Seq) -> Option<Vec<(Event, Bytes)>>;
 }
