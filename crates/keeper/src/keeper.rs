@@ -30,7 +30,7 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 
 /// Time from a worker's word that it is ready until the keeper puts its own house in order: its first
 /// turn comes at once, as a rule, and comes first.
-const SETTLE_AFTER: Duration = Duration::from_millis(100);
+pub(crate) const SETTLE_AFTER: Duration = Duration::from_millis(100);
 
 /// How long a keeper without a launch waits for its first node.
 const FIRST_NODE_GRACE: Duration = Duration::from_secs(30);
@@ -65,8 +65,8 @@ pub(crate) struct Keeper {
     pub(crate) last_turn: TurnNo,
     pub(crate) restarts: u32,
     pub(crate) scratch: Vec<u8>,
-    /// When what can wait is done, after a worker has come up.
-    settle: Option<Instant>,
+    /// When what can wait is done, after a worker has come up or was made to wait.
+    pub(crate) settle: Option<Instant>,
 }
 
 /// Where the worker process is in its life.
@@ -371,6 +371,7 @@ impl Keeper {
         }
         if self.settle.is_some_and(|at| now >= at) {
             self.settle = None;
+            self.waiting.iter_mut().for_each(InWaiting::has_settled);
             memory::give_back();
         }
         self.pass_fork_deadline(now);

@@ -87,11 +87,12 @@ impl Keeper {
         self.node = Some(caller);
         self.alone_since = None;
         if let Some(launch) = claim.launch {
+            let ahead = self.waiting.as_mut().and_then(|waiting| waiting.watch_of(&launch));
             self.launch = Some(launch);
             self.start_worker();
             // While the worker gets ready, and before there is a turn.
             if let Some(launch) = &self.launch {
-                self.watch = Watch::of(launch);
+                self.watch = ahead.map_or_else(|| Watch::of(launch), |watch| watch.limited(launch));
             }
             self.watch.take_stock();
         }

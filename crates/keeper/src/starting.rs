@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use windlass_protocol::confinement::Confinement;
@@ -17,7 +18,9 @@ use windlass_sandbox::{
 };
 
 use crate::connection::Connection;
-use crate::keeper::{Keeper, Then};
+use crate::keeper::{Keeper, SETTLE_AFTER, Then};
+use crate::usage::Meter;
+use crate::watch::Watch;
 use crate::worker::{Lines, Worker, WorkerLines};
 
 /// What a keeper is called in lists of processes while its worker waits.
@@ -44,6 +47,27 @@ impl Fresh {
 pub(crate) struct InWaiting {
     worker: Stage,
     lines: Lines,
+    /// Its control groups, and what was measured of them, and of the workspace of one that is bound.
+    cgroups: Vec<PathBuf>,
+    watch: Watch,
+}
+
+impl InWaiting {
+    /// What was measured while it waited, for a session that has all of what was measured.
+    pub fn watch_of(&mut self, launch: &Launch) -> Option<Watch> {
+        let same = match &self.worker {
+            Stage::Open(_) => true,
+            Stage::Bound { bound, .. } => is_for(bound, launch),
+        };
+        (same && self.cgroups == launch.cgroups).then(|| std::mem::take(&mut self.watch))
+    }
+
+    /// It has waited for a while, and is what it will be.
+    pub fn has_settled(&mut self) {
+        if let Stage::Bound { meter, .. } = &mut self.worker {
+            meter.begin();
+        }
+    }
 }
 
 /// How far it is.
@@ -52,7 +76,7 @@ enum Stage {
     /// It can be the worker of any session like those that it was made for.
     Open(Waiting),
     /// It is confined, for a session that has this.
-    Bound { started: Started, bound: Bound },
+    Bound { started: Started, bound: Bound, meter: Meter },
 }
 
 impl Stage {
@@ -109,15 +133,17 @@ pub(crate) fn start(
     waiting: Option<InWaiting>,
 ) -> Result<Fresh, StartError> {
     let waiting = match waiting {
-        Some(InWaiting { worker: Stage::Bound { started, bound }, lines }) => {
+        Some(InWaiting { worker: Stage::Bound { started, bound, meter }, lines, .. }) => {
             let _ = rustix::thread::set_name(crate::NAME);
             if is_for(&bound, launch) {
-                return Ok(Fresh::of(started, StartedBy::Pool, lines));
+                let mut fresh = Fresh::of(started, StartedBy::Pool, lines);
+                fresh.worker.meter = meter;
+                return Ok(fresh);
             }
             started.end();
             None
         }
-        Some(InWaiting { worker: Stage::Open(worker), lines }) => Some((worker, lines)),
+        Some(InWaiting { worker: Stage::Open(worker), lines, .. }) => Some((worker, lines)),
         None => None,
     };
     let mut plan: Plan = serde_json::from_str(&launch.plan)?;
@@ -169,11 +195,13 @@ fn fork(
 fn make_wait(prepare: &Prepare, hold: Hold) -> Result<InWaiting, StartError> {
     let shape = serde_json::from_value(prepare.shape.clone())?;
     let (mut worker, lines) = fork(&prepare.zygote, shape, hold, &prepare.cgroups)?;
+    let cgroups = prepare.cgroups.clone();
+    let watch = Watch::ahead(&cgroups, prepare.bound.as_ref().map(|bound| &*bound.cwd));
     if let Some(plan) = &prepare.plan {
         worker.build(&serde_json::from_str(plan)?)?;
     }
     let Some(bound) = prepare.bound.clone() else {
-        return Ok(InWaiting { worker: Stage::Open(worker), lines });
+        return Ok(InWaiting { worker: Stage::Open(worker), lines, cgroups, watch });
     };
     let plan = serde_json::from_str(&bound.plan)?;
     let Some(rest) = worker.rest_of(&plan) else {
@@ -182,7 +210,8 @@ fn make_wait(prepare: &Prepare, hold: Hold) -> Result<InWaiting, StartError> {
     };
     let job = Job { plan: &plan, rest: &rest, env: &bound.env, cwd: &bound.cwd };
     let started = worker.give(&job)?;
-    Ok(InWaiting { worker: Stage::Bound { started, bound }, lines })
+    let meter = Meter::of(started.pid);
+    Ok(InWaiting { worker: Stage::Bound { started, bound, meter }, lines, cgroups, watch })
 }
 
 fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
@@ -219,6 +248,7 @@ impl Keeper {
         match forked {
             Ok(waiting) => {
                 self.waiting = Some(waiting);
+                self.settle = Some(Instant::now() + SETTLE_AFTER);
                 self.say_prepared();
             }
             Err(error) => {

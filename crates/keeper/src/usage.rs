@@ -34,7 +34,9 @@ impl Meter {
     /// What the worker has taken until now is no turn's, and its peak so far stands for turns that are
     /// too brief to look. Without this, the first turn looks however brief it is.
     pub fn begin(&mut self) {
-        self.read_proc();
+        if self.peak_rss_bytes == 0 {
+            self.read_proc();
+        }
     }
 
     pub fn mark(&self) -> Mark {

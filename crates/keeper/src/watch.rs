@@ -8,7 +8,7 @@
 mod disk;
 mod processes;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -126,18 +126,35 @@ impl Schedule {
 }
 
 impl Watch {
+    /// Over a session's control groups and its workspace, as they are now.
     pub fn of(launch: &Launch) -> Self {
-        let limits = launch.limits;
-        let gauge = Gauge::open(&launch.cgroups);
+        Self::ahead(&launch.cgroups, None).limited(launch)
+    }
+
+    /// The same while it is not known for which session, nor perhaps in which workspace: nothing is
+    /// limited yet.
+    pub fn ahead(cgroups: &[PathBuf], workspace: Option<&Path>) -> Self {
+        let gauge = Gauge::open(cgroups);
         let (oom_kills, refused) = (gauge.oom_kills(), gauge.refused_processes());
-        let disk = limits.disk_bytes.map(|allowed| Disk::of(&launch.cwd, allowed));
-        Self { limits, gauge, disk, oom_kills, refused, ..Self::default() }
+        let disk = workspace.map(Disk::of);
+        Self { gauge, disk, oom_kills, refused, ..Self::default() }
+    }
+
+    /// With a session's limits.
+    pub fn limited(mut self, launch: &Launch) -> Self {
+        self.limits = launch.limits;
+        let known = self.disk.take();
+        self.disk = launch
+            .limits
+            .disk_bytes
+            .map(|allowed| known.unwrap_or_else(|| Disk::of(&launch.cwd)).allowing(allowed));
+        self
     }
 
     /// A worker is starting, and nothing else is to be done: what there is before it does anything
     /// is measured, as much as one look takes in.
     pub fn take_stock(&mut self) {
-        if let Some(disk) = &mut self.disk {
+        if let Some(disk) = self.disk.as_mut().filter(|disk| !disk.has_baseline()) {
             disk.look(Instant::now(), Processes::default);
         }
     }

@@ -75,9 +75,11 @@ class Large(WithHost):
         self.run_code("import threading\ntext = 'x' * 8_000_000\n"
                       "def small():\n    tools.wait(1)\n    print('read')\n"
                       "def large():\n    try: tools.wait(text)\n    except tools.ToolError as e: print(e)")
-        self.keeper.start("a = threading.Thread(target=small); a.start()\ntools.wait\n"
+        # The main thread waits until the small call is on its way: it would stand behind the large one.
+        self.keeper.start("a = threading.Thread(target=small); a.start()\ntools.wait(0)\n"
                           "b = threading.Thread(target=large); b.start(); b.join(); a.join()")
-        (_, _, small), = self.host.until_called(1)
+        calls = {arguments["value"]: call for _, arguments, call in self.host.until_called(2)}
+        self.host.answer(calls[0], None)
         # The large call fills the socket, and its thread is stuck until more is read of it; the
         # other thread reads its answer meanwhile.
         keeper, frames = self.keeper, 0
@@ -88,8 +90,8 @@ class Large(WithHost):
             while keeper.said and not keeper.said[0].get("more"):
                 self.host.take(keeper.said.pop(0))
         self.host.fail(keeper.said[0], message="too much", code="overloaded")
-        self.host.answer(small, None)
-        select.select([keeper.pipes[1]], [], [], 10)
+        self.host.answer(calls[1], None)
+        self.assertTrue(select.select([keeper.pipes[1]], [], [], 10)[0], "nobody read the answers")
         while keeper.pick("tool_call").get("more"):
             frames += 1
         self.assertEqual(sorted(keeper.until("idle").printed.splitlines()), ["read", "too much"])

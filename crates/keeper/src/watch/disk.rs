@@ -59,12 +59,13 @@ pub(crate) struct Grown {
 }
 
 impl Disk {
-    pub fn of(workspace: &Path, allowed: u64) -> Self {
+    /// As it is now; it may grow as it likes.
+    pub fn of(workspace: &Path) -> Self {
         let is_empty =
             std::fs::read_dir(workspace).is_ok_and(|mut entries| entries.next().is_none());
         Self {
             workspace: workspace.to_owned(),
-            allowed,
+            allowed: u64::MAX,
             baseline: is_empty.then_some(0),
             began: SystemTime::now() - CLOCK_STEP,
             size: 0,
@@ -73,6 +74,16 @@ impl Disk {
             sees_all: true,
             last: None,
         }
+    }
+
+    /// It may grow by so much.
+    pub fn allowing(self, allowed: u64) -> Self {
+        Self { allowed, ..self }
+    }
+
+    /// Whether it is known how large it was when the session began.
+    pub fn has_baseline(&self) -> bool {
+        self.baseline.is_some()
     }
 
     /// Measures a part, if that is called for.
@@ -273,7 +284,7 @@ mod tests {
     #[test]
     fn growth_over_the_limit_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path(), 4 * MIB) };
+        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
         assert_eq!(disk.baseline, Some(0));
         write(dir.path(), "a", 5 * MIB);
         assert_eq!(look(&mut disk, 95 * MIB), Some(5));
@@ -284,7 +295,7 @@ mod tests {
     fn it_is_found_soon_if_room_was_lost_and_later_if_others_freed_as_much() {
         let dir = tempfile::tempdir().unwrap();
         let walked = Walked { at: Instant::now(), took: Duration::from_millis(20) };
-        let disk = Disk { free: 100 * MIB, ..Disk::of(dir.path(), 4 * MIB) };
+        let disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
         let disk = Disk { last: Some(walked), ..disk };
         let worth = |ms, free| disk.worth_a_walk(walked.at + Duration::from_millis(ms), free);
         assert!(!worth(199, 95 * MIB) && worth(200, 95 * MIB));
@@ -296,7 +307,7 @@ mod tests {
     fn what_was_there_before_is_not_growth() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "before", 6 * MIB);
-        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path(), 4 * MIB) };
+        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
         assert_eq!(disk.baseline, None);
         disk.began = made_later(dir.path(), "before", "quick");
         assert_eq!(look(&mut disk, 100 * MIB), None);
@@ -310,7 +321,7 @@ mod tests {
     #[test]
     fn a_full_session_may_remove_files_and_may_not_grow() {
         let dir = tempfile::tempdir().unwrap();
-        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path(), 4 * MIB) };
+        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
         write(dir.path(), "a", 5 * MIB);
         write(dir.path(), "b", 3 * MIB);
         assert_eq!(look(&mut disk, 92 * MIB), Some(8));
