@@ -371,8 +371,10 @@ impl Keeper {
         }
         if self.settle.is_some_and(|at| now >= at) {
             self.settle = None;
-            self.waiting.iter_mut().for_each(InWaiting::has_settled);
-            memory::give_back();
+            match &mut self.waiting {
+                Some(waiting) => waiting.has_settled(),
+                None => memory::give_back(),
+            }
         }
         self.pass_fork_deadline(now);
         self.nudge(now);

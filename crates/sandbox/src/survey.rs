@@ -184,12 +184,10 @@ fn entries_with_kinds(directory: &Path) -> BTreeMap<PathBuf, Entry> {
 }
 
 /// What must be readable wherever it lies, by name: what the worker needs, and how names are found
-/// where there is a network to find them on. And what of it there is.
-fn needed(policy: &Policy, site: &Site) -> (Vec<PathBuf>, Vec<PathBuf>) {
+/// where there is a network to find them on.
+fn needed(policy: &Policy, site: &Site) -> Vec<PathBuf> {
     let resolver = (policy.network == Network::Open).then(|| PathBuf::from("/etc/resolv.conf"));
-    let asked: Vec<PathBuf> = site.needed.iter().cloned().chain(resolver).collect();
-    let found = asked.iter().filter_map(|path| real(path)).collect();
-    (asked, found)
+    site.needed.iter().cloned().chain(resolver).collect()
 }
 
 /// The links at the root, for a view that is not the whole machine's.

@@ -429,6 +429,27 @@ async fn an_interpreter_in_the_workspace_has_no_zygote() {
 }
 
 #[tokio::test]
+async fn a_zygote_holds_no_namespace_of_those_it_has_forked() {
+    if !rustix::process::geteuid().is_root() {
+        // Who is not root may enter a namespace below its own, and not come back.
+        return;
+    }
+    let node = node("zygote").await;
+    let client = node.client().await.unwrap();
+    let zygote = zygote_pid(&node).await;
+    let space = |name: &str| std::fs::read_link(format!("/proc/{zygote}/ns/{name}")).unwrap();
+    for _ in 0..3 {
+        session(&node, &client, StartedBy::Zygote).await;
+        let alone = async {
+            while space("pid_for_children") != space("pid") {
+                tokio::task::yield_now().await;
+            }
+        };
+        within(PATIENCE, alone).await;
+    }
+}
+
+#[tokio::test]
 async fn zygotes_and_those_who_wait_end_with_their_node() {
     for hard in [true, false] {
         let mut node = node("pool").await;

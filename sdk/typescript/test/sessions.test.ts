@@ -78,9 +78,11 @@ describe("a session", LIMIT, () => {
   test("answers early when the wait is over, and the turn goes on", async () => {
     await using s = await w.session();
     await s.run("1");
-    const early = await s.run("import time; time.sleep(0.3); 'done'", { waitMs: 20 });
+    const code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.005)\n'done'";
+    const early = await s.run(code, { waitMs: 20 });
     assert.deepEqual([early.outcome, early.ok, early.state], [undefined, false, "running"]);
     assert.throws(() => early.throwIfError(), { code: "turn_running" });
+    await s.files.put("go", "");
     const late = await s.turn(early.id).wait();
     assert.deepEqual([late.outcome, late.result], ["ok", "'done'"]);
   });

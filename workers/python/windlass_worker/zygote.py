@@ -80,6 +80,7 @@ def start(preload):
                 node.close()
                 requests.close()
                 return worker.serve(_become_worker(library, worker, descriptors))
+            _let_go(library)
         _close(descriptors)
         if between is not None:
             os.waitpid(between, 0)
@@ -101,6 +102,13 @@ def _fork(library, of, spaces, channel):
         library.windlass_say_worker(channel, worker)
         _exit(0)
     return 0
+
+
+def _let_go(library):
+    """Hold no pid namespace of a keeper, which may end. An ordinary user does, until the next fork."""
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    library.windlass_join(own, _NEW_PIDS)
+    os.close(own)
 
 
 def _become_worker(library, worker, descriptors):

@@ -62,10 +62,10 @@ impl Around {
         let (readable, writable) = (named(&policy.readable), named(&policy.writable));
         let mut hidden = named(&policy.hidden);
         hidden.extend(site.hidden.iter().cloned());
-        let (asked, found) = needed(policy, site);
+        let needed = needed(policy, site);
         let system = SYSTEM.map(PathBuf::from);
         // Before anything is looked for: what comes or goes meanwhile is a change.
-        let names = [&readable, &writable, &hidden, &asked].into_iter().flatten();
+        let names = [&readable, &writable, &hidden, &needed].into_iter().flatten();
         let names: BTreeSet<&Path> =
             names.chain(&system).map(PathBuf::as_path).chain(home).collect();
         let evidence = Evidence::of_files(&names);
@@ -74,7 +74,7 @@ impl Around {
             system: system.iter().filter_map(|path| with_kind(path)).collect(),
             readable: existing(&readable),
             writable: existing(&writable),
-            needed: found,
+            needed: existing(&needed),
             opened: opened(policy, home),
             links: root_links(policy),
             evidence,
