@@ -22,10 +22,14 @@ use crate::quota::QUOTA_BYTES_MIN;
 use crate::reader::{ReadError, SessionReader};
 use crate::segment::{self, FORMAT, Head, Segment};
 use crate::shared::{Row, Shared, lock};
+use crate::spare::{FIRST_SEQ, Spare};
 use crate::startup;
 
 /// The prefix of a directory that is not a session yet.
 pub(crate) const NEW_PREFIX: &str = ".new-";
+
+/// What follows it.
+const SPARE_NAME: &str = "spare";
 
 /// The prefix of a directory that is no longer a session.
 pub(crate) const GONE_PREFIX: &str = ".gone-";
@@ -174,8 +178,22 @@ impl Journal {
         startup::next_epoch(&self.inner.state_dir)
     }
 
+    /// A directory for a session that will be asked for.
+    pub fn spare(&self) -> Result<Spare, CreateError> {
+        Spare::make(self.aside(NEW_PREFIX, SPARE_NAME))
+    }
+
     /// Makes a session: whole or, if anything fails, not at all.
-    pub fn create(&self, mut created: NewSession) -> Result<SessionLog, CreateError> {
+    pub fn create(&self, created: NewSession) -> Result<SessionLog, CreateError> {
+        self.create_in(self.spare()?, created)
+    }
+
+    /// The same, in a directory that was made ahead.
+    pub fn create_in(
+        &self,
+        spare: Spare,
+        mut created: NewSession,
+    ) -> Result<SessionLog, CreateError> {
         created.quota_bytes = created.quota_bytes.max(QUOTA_BYTES_MIN);
         let id = created.id.clone();
         let dir = self.session_dir(&id);
@@ -187,28 +205,12 @@ impl Journal {
         let head = Head {
             journal: FORMAT,
             session: id.clone(),
-            first_seq: Seq(1),
+            first_seq: FIRST_SEQ,
             out: 0,
             prev: None,
             drops: Vec::new(),
         };
-        // A session's directory appears with its first segment in it, whenever the node dies.
-        let making = self.aside(NEW_PREFIX, &id);
-        fs::create_dir(&making).map_err(|cause| CreateError::Io { path: making.clone(), cause })?;
-        let made = log::start_segment(&making, &head, &facts).map_err(CreateError::from).and_then(
-            |newest| match fs::rename(&making, &dir) {
-                Ok(()) => Ok(newest),
-                Err(cause) => Err(CreateError::Io { path: dir.clone(), cause }),
-            },
-        );
-        let mut newest = match made {
-            Ok(newest) => newest,
-            Err(error) => {
-                let _ = fs::remove_dir_all(&making);
-                return Err(error);
-            }
-        };
-        newest.path = segment::path(&dir, head.first_seq);
+        let newest = spare.become_session(&dir, &head, &facts)?;
         let segments = vec![Segment::new(&head, newest.bytes)];
         Ok(self.register(id, dir, segments, facts, newest))
     }
@@ -365,7 +367,7 @@ impl Journal {
             }
             registry.remove(id);
         }
-        let (dir, gone) = (self.session_dir(id), self.aside(GONE_PREFIX, id));
+        let (dir, gone) = (self.session_dir(id), self.aside(GONE_PREFIX, id.as_str()));
         match fs::rename(&dir, &gone) {
             Ok(()) => {
                 fs::remove_dir_all(&gone).map_err(|cause| RemoveError::Io { path: gone, cause })?;
@@ -416,9 +418,9 @@ impl Journal {
     }
 
     /// A name beside the sessions that no other has.
-    fn aside(&self, prefix: &str, id: &SessionId) -> PathBuf {
+    fn aside(&self, prefix: &str, name: &str) -> PathBuf {
         let number = self.inner.next_name.fetch_add(1, Ordering::Relaxed);
-        self.inner.sessions_dir.join(format!("{prefix}{id}.{number}"))
+        self.inner.sessions_dir.join(format!("{prefix}{name}.{number}"))
     }
 }
 

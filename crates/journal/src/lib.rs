@@ -28,6 +28,7 @@ mod record;
 mod search;
 mod segment;
 mod shared;
+mod spare;
 mod startup;
 
 pub use facts::{DISPLAYS_MAX, Facts, NewSession, OpenTurn, TurnRecord};
@@ -45,3 +46,4 @@ pub use reader::{
 pub use record::EVENT_BYTES_MAX;
 pub use search::{Found, LINE_BYTES_MAX, Match, NEEDLE_BYTES_MAX};
 pub use segment::FORMAT;
+pub use spare::Spare;

@@ -366,16 +366,31 @@ impl Drop for SessionLog {
 /// Makes the file of a new segment, with its head; on an error there is no such file.
 pub(crate) fn start_segment(dir: &Path, head: &Head, facts: &Facts) -> Result<Newest, AppendError> {
     let path = segment::path(dir, head.first_seq);
-    let bytes = segment::encode_head(head, facts)
-        .map_err(|long| AppendError::TooLarge { bytes: long.bytes })?;
-    let made =
-        OpenOptions::new().write(true).create(true).truncate(true).open(&path).and_then(|file| {
-            file.write_all_at(&bytes, 0)?;
-            Ok(file)
+    let file = create_segment(&path)?;
+    fill_segment(file, path, head, facts)
+}
+
+/// Makes the file of a new segment, without anything in it.
+pub(crate) fn create_segment(path: &Path) -> Result<File, AppendError> {
+    let made = OpenOptions::new().write(true).create(true).truncate(true).open(path);
+    made.map_err(|cause| AppendError::new(path, cause))
+}
+
+/// Begins an empty segment with its head; on an error there is no such file any more.
+pub(crate) fn fill_segment(
+    file: File,
+    path: PathBuf,
+    head: &Head,
+    facts: &Facts,
+) -> Result<Newest, AppendError> {
+    let written = segment::encode_head(head, facts)
+        .map_err(|long| AppendError::TooLarge { bytes: long.bytes })
+        .and_then(|bytes| match file.write_all_at(&bytes, 0) {
+            Ok(()) => Ok(bytes.len() as u64),
+            Err(cause) => Err(AppendError::new(&path, cause)),
         });
-    match made {
-        Ok(file) => {
-            let bytes = bytes.len() as u64;
+    match written {
+        Ok(bytes) => {
             let first_seq = head.first_seq;
             Ok(Newest {
                 file,
@@ -387,9 +402,9 @@ pub(crate) fn start_segment(dir: &Path, head: &Head, facts: &Facts) -> Result<Ne
                 closing: false,
             })
         }
-        Err(cause) => {
+        Err(error) => {
             remove_segment(&path);
-            Err(AppendError::new(&path, cause))
+            Err(error)
         }
     }
 }

@@ -86,7 +86,10 @@ impl Keeper {
         // The former node's connection closes here: it is fenced.
         self.node = Some(caller);
         self.alone_since = None;
-        if let Some(launch) = claim.launch {
+        if let Some(mut launch) = claim.launch {
+            if let Some(waiting) = &self.waiting {
+                waiting.complete(&mut launch);
+            }
             let ahead = self.waiting.as_mut().and_then(|waiting| waiting.watch_of(&launch));
             self.launch = Some(launch);
             self.start_worker();

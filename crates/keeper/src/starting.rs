@@ -53,6 +53,16 @@ pub(crate) struct InWaiting {
 }
 
 impl InWaiting {
+    /// Fills in what a launch leaves out that is for this worker.
+    pub fn complete(&self, launch: &mut Launch) {
+        if let Stage::Bound { bound, .. } = &self.worker
+            && std::mem::take(&mut launch.bound)
+        {
+            launch.plan.clone_from(&bound.plan);
+            launch.env.clone_from(&bound.env);
+        }
+    }
+
     /// What was measured while it waited, for a session that has all of what was measured.
     pub fn watch_of(&mut self, launch: &Launch) -> Option<Watch> {
         let same = match &self.worker {

@@ -234,6 +234,10 @@ pub struct Launch {
     /// The worker's whole environment.
     pub env: Vec<(String, String)>,
     pub cwd: PathBuf,
+    /// The worker that waits is confined for this launch: plan and environment are those of its
+    /// [`Bound`], and are not said again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
     /// How long the keeper stays without a node.
     pub node_grace_ms: u64,
     /// How long a worker may take to say `worker_ready`.

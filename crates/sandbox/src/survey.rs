@@ -2,6 +2,7 @@
 //! touches nothing. All paths come out absolute and free of symbolic links.
 
 pub mod around;
+mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -20,9 +21,6 @@ const SIBLINGS_MAX: usize = 4096;
 /// Entries of a home that are bound into a view one by one. In a home with more, hidden paths are
 /// covered where they are.
 const OPENED_MAX: usize = 512;
-
-/// Sockets of the machine that are hidden one by one.
-const SOCKETS_MAX: usize = 1024;
 
 /// What a survey is asked about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -117,7 +115,7 @@ fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
     let mut hidden = around.hidden.clone();
     // Without a view, sockets that could reach one are refused altogether.
     if depth == Depth::View {
-        hidden.extend(listening_sockets().into_iter().map(|path| (path, Kind::File)));
+        hidden.extend(sockets::reachable().into_iter().map(|path| (path, Kind::File)));
     }
     let protected = std::iter::once(&workspace)
         .chain(&around.writable)
@@ -239,27 +237,6 @@ fn entries(directory: &Path) -> BTreeSet<PathBuf> {
     if all.len() > SIBLINGS_MAX { BTreeSet::new() } else { all }
 }
 
-/// Sockets of this machine that somebody listens on, outside of the places that a session has for
-/// itself. A read-only view does not keep anyone from connecting to one.
-fn listening_sockets() -> BTreeSet<PathBuf> {
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    socket_paths(&table)
-        .filter(|path| {
-            !["/run", "/tmp", "/var/tmp", "/dev"].iter().any(|own| path.starts_with(own))
-        })
-        .filter_map(|path| real(&path))
-        .take(SOCKETS_MAX)
-        .collect()
-}
-
-/// The bound paths in `/proc/net/unix`; abstract names start with `@`.
-fn socket_paths(table: &str) -> impl Iterator<Item = PathBuf> + '_ {
-    table.lines().skip(1).filter_map(|line| {
-        let at = line.find(" /")?;
-        Some(PathBuf::from(&line[at + 1..]))
-    })
-}
-
 /// Processes with our user id: where the kernel counts all of a user's against one limit.
 fn user_processes() -> u64 {
     let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
@@ -277,16 +254,6 @@ fn user_processes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sockets_are_found_by_path_and_abstract_ones_are_not() {
-        let table = "Num RefCount Protocol Flags Type St Inode Path\n\
-            0000: 00000002 00000000 00010000 0001 01 123 /srv/agent socket\n\
-            0000: 00000002 00000000 00010000 0001 01 124 @/tmp/.X11-unix/X0\n\
-            0000: 00000003 00000000 00000000 0001 03 125\n";
-        let found: Vec<_> = socket_paths(table).collect();
-        assert_eq!(found, [PathBuf::from("/srv/agent socket")]);
-    }
 
     #[test]
     fn a_survey_finds_what_exists_and_follows_links() {

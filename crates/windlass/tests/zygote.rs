@@ -521,6 +521,51 @@ async fn a_session_may_find_its_worker_confined() {
     assert_eq!(run_ok(&client, &plain.id, "open('made').read()").await, "'here'\n");
 }
 
+/// What the kernel holds a process to.
+fn limits_of(pid: u32) -> BTreeSet<(String, String)> {
+    let said = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let groups = said.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        path.contains("windlass-").then(|| format!("/sys/fs/cgroup/{controllers}{path}"))
+    });
+    let files = ["pids.max", "memory.max", "memory.limit_in_bytes", "cpu.weight", "cpu.shares"];
+    let read = |group: String| {
+        files.map(|file| {
+            let text = std::fs::read_to_string(format!("{group}/{file}")).ok()?;
+            Some((file.to_owned(), text))
+        })
+    };
+    groups.flat_map(read).flatten().collect()
+}
+
+/// A worker that was confined ahead, the one that follows it in its session, and one that was given
+/// everything when its session was asked for.
+#[tokio::test]
+async fn one_that_was_confined_ahead_is_like_those_that_were_not() {
+    let node = node("pool").await;
+    let client = node.client().await.unwrap();
+    ready(&node).await;
+    let id = plain(&client).await.id;
+    let code = "import os; print(os.getcwd(), sorted(os.environ.items()))";
+    let seen = async |id: &SessionId| {
+        let printed = run_ok(&client, id, code).await;
+        let session = client.session(id).await.unwrap();
+        (printed, limits_of(session.worker_pid.unwrap()), session.started_by.unwrap())
+    };
+    let (ahead, limits, by) = seen(&id).await;
+    assert_eq!(by, StartedBy::Pool);
+    client.reset_session(&id).await.unwrap();
+    let (after, limits_after, by) = seen(&id).await;
+    assert_eq!(by, StartedBy::Zygote);
+    assert_eq!((ahead, &limits), (after, &limits_after), "confined ahead, and after a reset");
+    ready(&node).await;
+    let other = session(&node, &client, StartedBy::Pool).await;
+    assert_eq!(limits, seen(&other).await.1, "confined ahead, and when it was asked for");
+    let default =
+        (String::from("pids.max"), format!("{}\n", Limits::DEFAULT.processes.unwrap() + 2));
+    assert!(limits.is_empty() || limits.contains(&default), "{limits:?}");
+}
+
 /// A keeper that is stopped while its worker waits is found out by the session that claims it, and is
 /// ended with that session.
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use windlass_journal::{LoadError, OpenSessionError};
+use windlass_journal::{CreateError, LoadError, OpenSessionError};
 use windlass_protocol::event::{StartedBy, StopCause};
 
 use super::*;
@@ -270,4 +270,39 @@ proptest! {
         (one.created, other.created) = (new_session("x"), new_session("x"));
         prop_assert_eq!(one, other);
     }
+}
+
+/// The names of what lies among the sessions.
+fn among_sessions(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir.join("sessions")).expect("the sessions are there");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("readable").file_name().display().to_string()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_was_made_ahead_is_a_session_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = open(dir.path());
+    let (dropped, used) = (journal.spare().unwrap(), journal.spare().unwrap());
+    assert!(journal.sessions(10).unwrap().is_empty());
+    drop(dropped);
+    let mut log = journal.create_in(used, new_session("s")).unwrap();
+    assert_eq!(among_sessions(dir.path()), ["s"]);
+    log.append(vec![accepted(1, "a = 1")]).unwrap();
+    drop(log);
+
+    let twice = journal.create_in(journal.spare().unwrap(), new_session("s"));
+    assert!(matches!(twice, Err(CreateError::AlreadyExists(_))), "{twice:?}");
+    assert_eq!(among_sessions(dir.path()), ["s"]);
+
+    // The node dies with one that nobody has asked for.
+    std::mem::forget(journal.spare().unwrap());
+    drop(journal);
+    assert_eq!(among_sessions(dir.path()).len(), 2);
+    let journal = open(dir.path());
+    assert_eq!(among_sessions(dir.path()), ["s"]);
+    let (log, _) = journal.open_session(&id("s")).unwrap();
+    assert_eq!(log.facts().last_turn, TurnNo(1));
 }

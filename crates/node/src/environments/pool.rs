@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::net::RecvFlags;
 use tokio::io::AsyncReadExt;
+use windlass_journal::Spare;
 use windlass_protocol::SessionId;
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::frame::{self, Decoder};
@@ -22,13 +23,13 @@ use super::Outline;
 use crate::context::Context;
 use crate::keepers::{self, Starting};
 use crate::session::cgroups::SessionCgroups;
-use crate::session::confine::usual_in;
+use crate::session::confine::{Planned, Usual, usual_in};
 use crate::session::places::Place;
 
 /// How long a keeper may take to have its worker waiting.
 const PREPARED_WAIT: Duration = Duration::from_secs(20);
 
-/// The limits come with the session; until then only our own code runs.
+/// Where it can be any session's, the limits come with the session; until then only our own code runs.
 const UNLIMITED: Limits =
     Limits { memory_bytes: None, cpu_percent: None, processes: None, ..Limits::DEFAULT };
 
@@ -62,7 +63,11 @@ pub(super) struct Waiting(Claimed);
 #[derive(Debug)]
 pub(crate) struct Meant {
     pub place: Place,
-    pub bound: Bound,
+    /// Where its journal will be, until it is there.
+    spare: Option<Spare>,
+    planned: Arc<Planned>,
+    env: Vec<(String, String)>,
+    limits: Limits,
 }
 
 /// A worker for a session. It ends when this is dropped, unless it is [`Self::used`].
@@ -131,16 +136,17 @@ impl Waiting {
 
     /// Whether it is confined already.
     pub fn is_bound(&self) -> bool {
-        self.0.meant.is_some()
+        self.0.is_bound()
     }
 
     pub fn offer(&self) -> Option<Offer> {
-        let Meant { place, bound } = self.0.meant.as_ref()?;
-        Some(Offer { room: place.room.clone(), bound: bound.clone() })
+        let Meant { place, planned, env, .. } = self.0.meant.as_ref()?;
+        let (workspace, room) = (place.workspace.clone(), place.room.clone());
+        Some(Offer { workspace, room, planned: planned.clone(), env: env.clone() })
     }
 
     pub fn is_for(&self, offer: &Offer) -> bool {
-        self.0.meant.as_ref().is_some_and(|meant| meant.bound.cwd == offer.bound.cwd)
+        self.0.meant.as_ref().is_some_and(|meant| meant.place.workspace == offer.workspace)
     }
 
     /// The worker, for good; none if it has ended meanwhile.
@@ -181,6 +187,16 @@ impl Claimed {
         Ok(())
     }
 
+    /// Whether it is confined already, and its keeper has the plan.
+    pub fn is_bound(&self) -> bool {
+        self.meant.is_some()
+    }
+
+    /// The directory that was made for its session's journal.
+    pub fn take_spare(&mut self) -> Option<Spare> {
+        self.meant.as_mut()?.spare.take()
+    }
+
     /// The line to its keeper, on which a node may attach.
     pub fn line(&self) -> io::Result<OwnedFd> {
         self.line.as_fd().try_clone_to_owned()
@@ -198,8 +214,10 @@ impl Claimed {
 /// What a session must be like to have a worker that is confined already.
 #[derive(Debug)]
 pub(crate) struct Offer {
+    pub workspace: PathBuf,
     pub room: PathBuf,
-    pub bound: Bound,
+    pub planned: Arc<Planned>,
+    pub env: Vec<(String, String)>,
 }
 
 /// A session that is to have a worker before it is asked for.
@@ -216,14 +234,13 @@ impl Binding {
         let place = Place::make(&context.config, context.epoch, self.number).ok()?;
         let own = [place.workspace.clone(), place.room.clone()];
         let usual = usual_in(context, &self.program, own)?;
-        let own = usual.own.each_ref().map(PathBuf::as_path);
-        let outline = Outline { plan: &usual.plan, around: &usual.around, own: &own };
-        if usual.plan.isolation != Isolation::Full || !model.suits(&outline) {
+        let is_full = usual.planned.plan.isolation == Isolation::Full;
+        if !is_full || !model.suits(&usual.outline(&usual.own())) {
             return None;
         }
-        let plan = serde_json::to_string(&usual.plan).ok()?;
-        let bound = Bound { plan, env: usual.env, cwd: place.workspace.clone() };
-        Some(Meant { place, bound })
+        let Usual { planned, env, limits, .. } = usual;
+        let spare = context.journal.spare().ok()?;
+        Some(Meant { place, spare: Some(spare), planned, env, limits })
     }
 }
 
@@ -235,7 +252,8 @@ fn begin(
     meant: Option<Meant>,
 ) -> Result<Claimed, PoolError> {
     let groups = context.cgroups.clone();
-    let cgroups = groups.make(id, &UNLIMITED).map_err(PoolError::Cgroups)?;
+    let limits = meant.as_ref().map_or(UNLIMITED, |meant| meant.limits);
+    let cgroups = groups.make(id, &limits).map_err(PoolError::Cgroups)?;
     let begun = keepers::start(context, id).map_err(PoolError::from).and_then(|socket| {
         let line = UnixStream::connect(&socket).map_err(PoolError::Reach)?;
         Ok((socket, line))
@@ -243,7 +261,11 @@ fn begin(
     let (socket, mut line) = begun.inspect_err(|_| groups.remove(&cgroups))?;
     let shape = serde_json::to_value(model.shape).unwrap_or_default();
     let plan = model.ahead.as_ref().and_then(|ahead| serde_json::to_string(&ahead.plan).ok());
-    let bound = meant.as_ref().map(|meant| meant.bound.clone());
+    let bound = meant.as_ref().map(|Meant { place, planned, env, .. }| Bound {
+        plan: planned.text.clone(),
+        env: env.clone(),
+        cwd: place.workspace.clone(),
+    });
     let prepare = Prepare { zygote, shape, plan, bound, cgroups: cgroups.clone() };
     let mut bytes = Vec::new();
     frame::encode(&mut bytes, &ToKeeper::Prepare(Box::new(prepare)), &[]);

@@ -1,7 +1,7 @@
 //! The one who looks after environments, for as long as the node runs: starts zygotes that are
 //! wanted, puts away those that nobody asks for or that have ended, and has workers wait.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use windlass_protocol::confinement::Isolation;
 
 use super::pool::{Binding, Model, Waiting};
 use super::zygote::Zygote;
-use super::{Claims, Environment, Outline, Stage, State, nameless};
+use super::{Claims, Environment, Stage, State, nameless};
 use crate::config::StartBy;
 use crate::context::Context;
 use crate::keepers;
@@ -156,8 +156,7 @@ async fn find_model(context: &Arc<Context>, environment: &Environment) {
 
 fn usual_model(context: &Context, program: &Path) -> Option<Model> {
     let usual = usual(context, program)?;
-    let own = usual.own.each_ref().map(PathBuf::as_path);
-    Some(Model::of(&Outline { plan: &usual.plan, around: &usual.around, own: &own }))
+    Some(Model::of(&usual.outline(&usual.own())))
 }
 
 /// How much is left of the time in which nobody is made to wait, after a claim.

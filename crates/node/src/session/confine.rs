@@ -7,24 +7,45 @@ use std::sync::Arc;
 
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::policy::{Network, Policy, PolicyRequest};
+use windlass_protocol::policy::{Limits, Network, Policy, PolicyRequest};
 use windlass_protocol::{ErrorCode, SessionId};
 use windlass_sandbox::plan::depth;
-use windlass_sandbox::{Around, Depth, Machine, Plan, PlanError, Site, plan, survey_with};
+use windlass_sandbox::{Around, Depth, Machine, Place, Plan, PlanError, Site, plan, survey_with};
 
 use super::fork::rooms;
+use super::start::internal;
 use crate::context::Context;
 use crate::egress::proxy_environment;
+use crate::environments::Outline;
 use crate::failure::Failure;
 use crate::workers::Recipe;
 
 /// The private `/tmp` of a session with a view of its own.
 const PRIVATE_TMP: &str = "/tmp";
 
+/// A plan, and what it was made from.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    policy: Policy,
+    place: Place,
+    pub plan: Plan,
+    /// As keepers get it.
+    pub text: String,
+}
+
+impl Planned {
+    fn new(policy: &Policy, machine: &Machine, place: Place) -> Result<Self, Failure> {
+        let plan = plan(policy, machine, &place).map_err(|error| refused(&error))?;
+        let text = serde_json::to_string(&plan)
+            .map_err(|error| internal(&format!("a plan has no JSON: {error}")))?;
+        Ok(Self { policy: policy.clone(), place, plan, text })
+    }
+}
+
 /// A session's confinement, ready for its keeper.
 #[derive(Debug)]
 pub(super) struct Confined {
-    pub plan: Plan,
+    pub planned: Arc<Planned>,
     /// What it was made from, as far as it is the same for others.
     pub around: Arc<Around>,
     /// The node's socket for connections out of the sandbox, where the policy has any.
@@ -35,13 +56,20 @@ pub(super) struct Confined {
     pub room: PathBuf,
 }
 
+/// Where a session is to be, and the plan that it most likely has there.
+#[derive(Debug)]
+pub(super) struct Spot {
+    pub workspace: PathBuf,
+    pub room: PathBuf,
+    pub expected: Option<Arc<Planned>>,
+}
+
 /// Plans the confinement, and gives the recipe the environment that belongs to it.
 pub(super) fn confine(
     context: &Context,
     id: &SessionId,
     policy: &Policy,
-    workspace: &Path,
-    room: PathBuf,
+    Spot { workspace, room, expected }: &Spot,
     recipe: &mut Recipe,
 ) -> Result<Confined, Failure> {
     let machine = context.machine();
@@ -56,11 +84,15 @@ pub(super) fn confine(
         })?;
     }
     let (place, around) = survey_with(&context.surroundings, policy, &site, depth(policy, machine));
-    let plan = plan(policy, machine, &place).map_err(|error| refused(&error))?;
-    environment(policy, &plan, site.tmp.as_deref(), recipe);
+    let planned = match expected {
+        // From the same there is the same to be made.
+        Some(known) if known.place == place && known.policy == *policy => known.clone(),
+        _ => Arc::new(Planned::new(policy, machine, place)?),
+    };
+    environment(policy, &planned.plan, site.tmp.as_deref(), recipe);
     let egress =
         matches!(policy.network, Network::Hosts(_)).then(|| context.config.egress_socket());
-    Ok(Confined { plan, around, egress, tmp: site.tmp, room })
+    Ok(Confined { planned, around, egress, tmp: site.tmp, room: room.clone() })
 }
 
 /// The session's room for twins.
@@ -74,11 +106,22 @@ pub(super) fn room(context: &Context, id: &SessionId) -> Result<PathBuf, Failure
 /// A session that is not there.
 #[derive(Debug)]
 pub(crate) struct Usual {
-    pub plan: Plan,
+    pub planned: Arc<Planned>,
     pub around: Arc<Around>,
     /// Directories that would be its own: if not known, those in which such directories are made.
     pub own: [PathBuf; 2],
     pub env: Vec<(String, String)>,
+    pub limits: Limits,
+}
+
+impl Usual {
+    pub fn outline<'a>(&'a self, own: &'a [&'a Path]) -> Outline<'a> {
+        Outline { plan: &self.planned.plan, around: &self.around, own }
+    }
+
+    pub fn own(&self) -> [&Path; 2] {
+        self.own.each_ref().map(PathBuf::as_path)
+    }
 }
 
 /// A session of this interpreter whose client asks for nothing special.
@@ -102,10 +145,11 @@ pub(crate) fn usual_in(context: &Context, program: &Path, own: [PathBuf; 2]) -> 
     let site = Site { workspace, needed, tmp: None, family, ..site_of_node(context) };
     let (place, around) =
         survey_with(&context.surroundings, &policy, &site, depth(&policy, machine));
-    let plan = plan(&policy, machine, &place).ok()?;
-    environment(&policy, &plan, None, &mut recipe);
-    let own = [place.workspace, place.family?];
-    Some(Usual { plan, around, own, env: recipe.env.into_iter().collect() })
+    let own = [place.workspace.clone(), place.family.clone()?];
+    let planned = Arc::new(Planned::new(&policy, machine, place).ok()?);
+    environment(&policy, &planned.plan, None, &mut recipe);
+    let env = recipe.env.into_iter().collect();
+    Some(Usual { planned, around, own, env, limits: policy.limits })
 }
 
 /// What is the same for all sessions.

@@ -8,8 +8,7 @@ use windlass_protocol::SessionId;
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::policy::Policy;
 
-use super::confine::{Confined, confine, room};
-use super::start::internal;
+use super::confine::{Confined, Spot, confine, room};
 use crate::context::Context;
 use crate::environments::{Asking, Claimed, Offer, Outline};
 use crate::failure::Failure;
@@ -22,8 +21,6 @@ pub(super) struct Sited {
     pub workspace: PathBuf,
     pub recipe: Recipe,
     pub confined: Confined,
-    /// The plan as its keeper gets it.
-    pub plan: String,
     /// Where a zygote listens that has what the session's worker would load.
     pub zygote: Option<PathBuf>,
     /// The worker that waited, where one did.
@@ -42,7 +39,8 @@ pub(super) fn site(
     let workspace = workers::workspace(wanted, &context.config.workspace_of(id))?;
     let recipe = context.workers.recipe(wanted, &workspace)?;
     let room = room(context, id)?;
-    let mut sited = confined(context, id, policy, recipe, (workspace, room))?;
+    let mut sited =
+        confined(context, id, policy, recipe, Spot { workspace, room, expected: None })?;
     sited.claimed = claim(context, id, &sited, policy);
     Ok(sited)
 }
@@ -62,8 +60,12 @@ fn at_place(
     let recipe = context.workers.recipe(wanted, &context.config.workspaces_dir()).ok()?;
     let program = recipe.interpreter.clone();
     let offer = context.environments.offer(&program)?;
-    let own = (offer.bound.cwd.clone(), offer.room.clone());
-    let sited = confined(context, id, policy, recipe, own).ok()?;
+    let spot = Spot {
+        workspace: offer.workspace.clone(),
+        room: offer.room.clone(),
+        expected: Some(offer.planned.clone()),
+    };
+    let sited = confined(context, id, policy, recipe, spot).ok()?;
     if !is_offered(context, &offer, &sited) {
         return None;
     }
@@ -73,10 +75,10 @@ fn at_place(
 }
 
 /// Whether a session is as the worker was told that it would be, and its files are as they were then.
-fn is_offered(context: &Context, Offer { bound, .. }: &Offer, sited: &Sited) -> bool {
+fn is_offered(context: &Context, offer: &Offer, sited: &Sited) -> bool {
     let Some(zygote) = &sited.zygote else { return false };
-    bound.plan == sited.plan
-        && bound.env.iter().map(|(name, value)| (name, value)).eq(&sited.recipe.env)
+    offer.planned.text == sited.confined.planned.text
+        && offer.env.iter().map(|(name, value)| (name, value)).eq(&sited.recipe.env)
         && context.environments.suits(zygote, &sited.outline(&sited.own()))
 }
 
@@ -86,7 +88,8 @@ impl Sited {
     }
 
     fn outline<'a>(&'a self, own: &'a [&'a Path]) -> Outline<'a> {
-        Outline { plan: &self.confined.plan, around: &self.confined.around, own }
+        let Confined { planned, around, .. } = &self.confined;
+        Outline { plan: &planned.plan, around, own }
     }
 }
 
@@ -96,13 +99,12 @@ fn confined(
     id: &SessionId,
     policy: &Policy,
     mut recipe: Recipe,
-    (workspace, room): (PathBuf, PathBuf),
+    spot: Spot,
 ) -> Result<Sited, Failure> {
-    let confined = confine(context, id, policy, &workspace, room, &mut recipe)?;
-    let plan = serde_json::to_string(&confined.plan)
-        .map_err(|error| internal(&format!("a plan has no JSON: {error}")))?;
+    let confined = confine(context, id, policy, &spot, &mut recipe)?;
+    let Spot { workspace, .. } = spot;
     let zygote = zygote_for(context, policy, &workspace, &recipe);
-    Ok(Sited { workspace, recipe, confined, plan, zygote, claimed: None })
+    Ok(Sited { workspace, recipe, confined, zygote, claimed: None })
 }
 
 fn zygote_for(
@@ -131,14 +133,14 @@ fn named(
     mut claimed: Claimed,
     policy: &Policy,
 ) -> Option<Claimed> {
-    let link = |claimed: &Claimed| match &claimed.meant {
+    let settle = |claimed: &Claimed| match &claimed.meant {
+        // Its cgroups have the limits of such a session.
         Some(meant) => meant.place.link(&context.config, id),
-        None => Ok(()),
+        None => context.cgroups.limit(&claimed.cgroups, &policy.limits),
     };
     let named = claimed
         .rename(id, &keepers::socket_path(&context.config, id))
-        .and_then(|()| context.cgroups.limit(&claimed.cgroups, &policy.limits))
-        .and_then(|()| link(&claimed));
+        .and_then(|()| settle(&claimed));
     match named {
         Ok(()) => Some(claimed),
         Err(error) => {

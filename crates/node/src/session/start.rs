@@ -182,9 +182,9 @@ struct Prepared {
 fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<Prepared, Failure> {
     let config = &context.config;
     let policy = policy_of(wanted)?;
-    let Sited { workspace, recipe, confined, plan, zygote, claimed } =
+    let Sited { workspace, recipe, confined, zygote, mut claimed } =
         site(context, id, wanted, &policy)?;
-    let Confined { egress, tmp, room, .. } = confined;
+    let Confined { planned, egress, tmp, room, .. } = confined;
     let grace = wanted.interrupt_grace_ms.map_or(config.interrupt_grace, Duration::from_millis);
     let limits = policy.limits;
     let cgroups = match &claimed {
@@ -202,26 +202,35 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         room: Some(room.clone()),
         ..Spec::default()
     };
-    let log = context
-        .journal
-        .create(NewSession {
-            id: id.clone(),
-            created_at_ms: now_ms(),
-            workspace: workspace.display().to_string(),
-            worker_kind: recipe.kind.to_owned(),
-            spec: serde_json::to_value(&spec).unwrap_or_default(),
-            quota_bytes: wanted.output_quota_bytes.unwrap_or(config.output_quota_bytes),
-        })
-        .map_err(|error| creation_failed(id, &error))?;
+    let new = NewSession {
+        id: id.clone(),
+        created_at_ms: now_ms(),
+        workspace: workspace.display().to_string(),
+        worker_kind: recipe.kind.to_owned(),
+        spec: serde_json::to_value(&spec).unwrap_or_default(),
+        quota_bytes: wanted.output_quota_bytes.unwrap_or(config.output_quota_bytes),
+    };
+    let log = match claimed.as_mut().and_then(Claimed::take_spare) {
+        Some(spare) => context.journal.create_in(spare, new),
+        None => context.journal.create(new),
+    }
+    .map_err(|error| creation_failed(id, &error))?;
     let socket = match &claimed {
         Some(claimed) => claimed.socket.clone(),
         None => keepers::start(context, id).map_err(|error| internal(&error.to_string()))?,
     };
+    let bound = claimed.as_ref().is_some_and(Claimed::is_bound);
+    let (plan, env) = match bound {
+        // Its keeper has them.
+        true => (String::new(), Vec::new()),
+        false => (planned.text.clone(), recipe.env.into_iter().collect()),
+    };
     let launch = Box::new(Launch {
         session: id.clone(),
         argv: recipe.argv,
-        env: recipe.env.into_iter().collect(),
+        env,
         cwd: workspace,
+        bound,
         node_grace_ms: millis(config.node_grace),
         start_timeout_ms: millis(config.start_timeout),
         plan,
