@@ -459,6 +459,28 @@ async fn a_busy_session_is_not_forked_and_a_turn_waits_for_a_fork() {
     assert_eq!(code_of(refused), ErrorCode::SessionExists);
 }
 
+/// What a policy hides is hidden by its path, which a copy does not have.
+#[tokio::test]
+async fn a_workspace_with_something_hidden_in_it_is_not_copied() {
+    let work = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
+    let secret = work.path().join("secret");
+    std::fs::write(&secret, "hush").unwrap();
+    let workspace = Some(work.path().display().to_string());
+    let hidden = vec![secret.display().to_string()];
+    let policy = PolicyRequest { hidden, ..TestNode::create().policy.unwrap() };
+    let create = CreateSession { workspace, policy: Some(policy), ..TestNode::create() };
+    let stage = Stage::with(create).await;
+    assert_ne!(
+        stage.run(&stage.original, "attempt(lambda: open('secret').read())").await,
+        "'hush'\n"
+    );
+    let wanted = ForkSession::default();
+    let refused = stage.client.fork_session(&stage.original, &wanted).await.unwrap_err();
+    assert!(refused.to_string().contains("secret"), "{refused}");
+    assert_eq!(code_of(refused), ErrorCode::ForkRefused);
+    assert_eq!(stage.run(&stage.original, "1 + 1").await, "2\n");
+}
+
 #[tokio::test]
 async fn what_is_not_carried_is_named_and_is_not_there() {
     let stage = Stage::new().await;

@@ -1,13 +1,14 @@
 //! Forking a live session: the original is held idle, its workspace copied, its worker forked by its
 //! keeper; then the twin is a session like any other, with a keeper, a journal and an owner.
 //!
-//! [`rooms`] knows the directories, [`copy`] copies a workspace.
+//! [`rooms`] knows the directories, [`copy`] copies a workspace, [`hidden`] knows which is not copied.
 
 mod copy;
+mod hidden;
 pub(crate) mod rooms;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -173,6 +174,7 @@ fn prepare(
 ) -> Result<(NewSession, Fork), Failure> {
     let Original { created, room } = held;
     let spec: Spec = serde_json::from_value(created.spec.clone()).unwrap_or_default();
+    check_hidden(context, &spec, created.workspace.as_ref())?;
     let socket = keepers::socket_path(&context.config, &id);
     keepers::check_path(&socket).map_err(|error| start::internal(&error.to_string()))?;
     keepers::remove_socket(&socket);
@@ -207,6 +209,21 @@ fn prepare(
         quota_bytes: created.quota_bytes,
     };
     Ok((new, Fork { session: id, socket, room, cgroups }))
+}
+
+/// A copy must not show what is hidden.
+fn check_hidden(context: &Context, spec: &Spec, workspace: &Path) -> Result<(), Failure> {
+    let home = std::env::home_dir();
+    let policy = spec.policy.as_ref();
+    match hidden::hidden_in(workspace, policy, home.as_deref(), &context.config) {
+        None => Ok(()),
+        Some(path) => Err(refused(&format!(
+            "{} is hidden from the session, but would not be in a copy of its workspace {}; \
+             a session in a directory of its own can be forked",
+            path.display(),
+            workspace.display()
+        ))),
+    }
 }
 
 fn cannot_copy(error: &std::io::Error) -> Failure {
