@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rustix::time::ClockId;
 use windlass_protocol::Stream;
 use windlass_protocol::event::EventKind;
 use windlass_protocol::link::Launch;
@@ -23,8 +24,16 @@ use self::disk::Disk;
 pub(crate) use self::processes::Processes;
 use crate::keeper::{Keeper, Stage, Then};
 
-/// Time from a turn's start or end to the first look, and between looks.
+/// Time from a turn's start or end to the first look, and between looks, at most and at least.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_SOONEST: Duration = Duration::from_millis(5);
+
+/// How fast a session is taken to grow where looks are all that limits its memory: about what two
+/// processors write.
+const GROWTH_PER_S: u64 = 4 << 30;
+
+/// Of the time in which looks come sooner than usual, they take one part in so many at most.
+const LOOK_SHARE: u32 = 10;
 
 /// Brief turns put a look off, one after the other, for so long at most.
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
@@ -46,6 +55,8 @@ pub(crate) struct Watch {
     gauge: Gauge,
     disk: Option<Disk>,
     schedule: Schedule,
+    /// What the last look left of the memory, where looks are all that limits it.
+    room: Option<u64>,
     /// Since when the number of processes is at its maximum.
     full_since: Option<Instant>,
     refused: u64,
@@ -105,10 +116,10 @@ enum Turn {
 
 impl Schedule {
     /// A turn starts or ends: the next look is a while from now.
-    fn touch(&mut self, now: Instant) {
+    fn touch(&mut self, now: Instant, pause: Duration) {
         let at_latest = *self.at_latest.get_or_insert(now + PUT_OFF_MAX);
-        if self.due.is_none() || (self.left == Left::Nothing && now + LOOK_EVERY < at_latest) {
-            self.due = Some(now + LOOK_EVERY);
+        if self.due.is_none() || (self.left == Left::Nothing && now + pause < at_latest) {
+            self.due = Some(now + pause);
         }
     }
 
@@ -117,11 +128,11 @@ impl Schedule {
     }
 
     /// A look was taken.
-    fn looked(&mut self, now: Instant, turn: Turn, left: Left) {
+    fn looked(&mut self, now: Instant, turn: Turn, left: Left, pause: Duration) {
         self.left = left;
         self.at_latest = None;
         let again = turn == Turn::Runs || left == Left::Something;
-        self.due = again.then(|| now + LOOK_EVERY);
+        self.due = again.then(|| now + pause);
     }
 }
 
@@ -143,6 +154,7 @@ impl Watch {
     /// With a session's limits.
     pub fn limited(mut self, launch: &Launch) -> Self {
         self.limits = launch.limits;
+        self.room = self.counted_memory();
         let known = self.disk.take();
         self.disk = launch
             .limits
@@ -175,13 +187,19 @@ impl Watch {
     pub fn turn_changed(&mut self) {
         let limits = &self.limits;
         if limits.memory_bytes.is_some() || limits.processes.is_some() || self.disk.is_some() {
-            self.schedule.touch(Instant::now());
+            self.schedule.touch(Instant::now(), pause(self.room, Duration::ZERO));
         }
     }
 
     fn rest(&mut self) {
         self.schedule = Schedule::default();
+        self.room = self.counted_memory();
         self.full_since = None;
+    }
+
+    /// The limit of the memory, where looks are all that holds it.
+    fn counted_memory(&self) -> Option<u64> {
+        self.limits.memory_bytes.filter(|_| !self.gauge.limits_memory())
     }
 
     fn look(
@@ -189,23 +207,25 @@ impl Watch {
         now: Instant,
         turn: Turn,
         (worker, init): (u32, Option<u32>),
-        listed: &Processes,
+        (listed, began): (&Processes, Duration),
     ) -> Finding {
         let left = match listed.others_than(worker, init) {
             true => Left::Something,
             false => Left::Nothing,
         };
-        self.schedule.looked(now, turn, left);
         self.slow_down(listed, turn, worker);
-        let finding = self.look_at_kills(now);
-        if finding != Finding::Good {
-            return finding;
-        }
         let running = turn == Turn::Runs || left == Left::Something;
-        self.over_memory(listed, worker)
-            .or_else(|| self.over_processes(now, listed))
-            .or_else(|| self.over_disk(now, running, listed))
-            .unwrap_or(Finding::Good)
+        let mut finding = self.look_at_kills(now);
+        if finding == Finding::Good {
+            finding = self
+                .over_memory(listed, worker)
+                .or_else(|| self.over_processes(now, listed))
+                .or_else(|| self.over_disk(now, running, listed))
+                .unwrap_or(Finding::Good);
+        }
+        let took = processor_time().saturating_sub(began);
+        self.schedule.looked(now, turn, left, pause(self.room, took));
+        finding
     }
 
     /// What runs for longer than a brief turn does not keep others waiting: the worker in a turn that
@@ -244,8 +264,8 @@ impl Watch {
     }
 
     /// Where no cgroup counts it: what all processes hold together.
-    fn over_memory(&self, listed: &Processes, worker: u32) -> Option<Finding> {
-        let allowed = self.limits.memory_bytes.filter(|_| !self.gauge.limits_memory())?;
+    fn over_memory(&mut self, listed: &Processes, worker: u32) -> Option<Finding> {
+        let allowed = self.counted_memory()?;
         let files = processes::private_files_bytes(worker) + listed.unmapped_bytes();
         // Pages that processes share are in the resident size of each: only when that sum is over
         // the limit is it worth the time to have the kernel divide them.
@@ -253,6 +273,7 @@ impl Watch {
             sum if sum > allowed => listed.proportional_bytes() + files,
             sum => sum,
         };
+        self.room = Some(allowed.saturating_sub(held));
         (held > allowed).then(|| Finding::Over {
             limit: Limit::Memory,
             message: format!(
@@ -321,8 +342,9 @@ impl Keeper {
         let turn = self.running.turn();
         let runs = if turn.is_some() { Turn::Runs } else { Turn::None };
         let who = (worker.pid, worker.init);
+        let began = processor_time();
         let listed = self.listed();
-        match self.watch.look(now, runs, who, &listed) {
+        match self.watch.look(now, runs, who, (&listed, began)) {
             Finding::Good => {}
             Finding::Ended { message } => {
                 let line = format!("windlass: {message}\n");
@@ -355,6 +377,19 @@ impl Keeper {
     }
 }
 
+/// What this thread has had of the processors.
+fn processor_time() -> Duration {
+    rustix::time::clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
+}
+
+/// Time to the next look: less than usual where `room` could be used up sooner, as long as looks like
+/// the last, which took so much of a processor, do not take too much of it.
+fn pause(room: Option<u64>, took: Duration) -> Duration {
+    let Some(room) = room else { return LOOK_EVERY };
+    let used_up = Duration::from_millis(room.saturating_mul(1000) / GROWTH_PER_S);
+    used_up.max(LOOK_SOONEST).max(took * LOOK_SHARE).min(LOOK_EVERY)
+}
+
 fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)).replace(".0 ", " ")
 }
@@ -378,13 +413,13 @@ mod tests {
         let start = Instant::now();
         let mut schedule = Schedule::default();
         assert!(!schedule.is_due(start));
-        schedule.touch(start);
+        schedule.touch(start, LOOK_EVERY);
         assert!(!schedule.is_due(at(start, 99)) && schedule.is_due(at(start, 100)));
-        schedule.looked(at(start, 100), Turn::Runs, Left::Nothing);
+        schedule.looked(at(start, 100), Turn::Runs, Left::Nothing, LOOK_EVERY);
         assert!(!schedule.is_due(at(start, 199)) && schedule.is_due(at(start, 200)));
-        schedule.touch(at(start, 150));
+        schedule.touch(at(start, 150), LOOK_EVERY);
         assert!(!schedule.is_due(at(start, 249)) && schedule.is_due(at(start, 250)));
-        schedule.looked(at(start, 250), Turn::None, Left::Nothing);
+        schedule.looked(at(start, 250), Turn::None, Left::Nothing, LOOK_EVERY);
         assert_eq!(schedule.due, None);
     }
 
@@ -394,7 +429,7 @@ mod tests {
         let mut schedule = Schedule::default();
         let looked = (0..2000).step_by(50).find(|ms| {
             let due = schedule.is_due(at(start, *ms));
-            schedule.touch(at(start, *ms));
+            schedule.touch(at(start, *ms), LOOK_EVERY);
             due
         });
         assert_eq!(looked, Some(950));
@@ -404,10 +439,21 @@ mod tests {
     fn what_a_turn_leaves_running_is_watched_on_time() {
         let start = Instant::now();
         let mut schedule = Schedule::default();
-        schedule.touch(start);
-        schedule.looked(at(start, 100), Turn::None, Left::Something);
-        schedule.touch(at(start, 190));
+        schedule.touch(start, LOOK_EVERY);
+        schedule.looked(at(start, 100), Turn::None, Left::Something, LOOK_EVERY);
+        schedule.touch(at(start, 190), LOOK_EVERY);
         assert!(schedule.is_due(at(start, 200)));
+    }
+
+    #[test]
+    fn looks_come_sooner_the_less_memory_is_left_and_never_take_up_the_time() {
+        let after = |room: Option<u64>, took_ms| pause(room, Duration::from_millis(took_ms));
+        assert_eq!(after(None, 0), LOOK_EVERY, "the kernel counts");
+        assert_eq!(after(Some(4 << 30), 0), LOOK_EVERY);
+        assert_eq!(after(Some(128 << 20), 0), Duration::from_millis(31));
+        assert_eq!(after(Some(0), 0), LOOK_SOONEST);
+        assert_eq!(after(Some(0), 2), Duration::from_millis(20));
+        assert_eq!(after(Some(0), 900), LOOK_EVERY);
     }
 
     fn watch(limits: Limits) -> Watch {

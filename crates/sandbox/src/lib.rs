@@ -24,6 +24,7 @@ pub mod pace;
 pub mod plan;
 pub mod spawn;
 pub mod survey;
+pub mod tables;
 pub mod twin;
 
 mod ffi;

@@ -201,6 +201,7 @@ fn compile_all(shape: Shape) -> Result<BpfProgram, FilterError> {
     refused.insert(libc::SYS_clone, any_bit(0, &NEW_NAMESPACES)?);
     refused.insert(libc::SYS_ioctl, any_value(1, &TERMINAL_INJECTION)?);
     refused.insert(libc::SYS_personality, other_personalities()?);
+    refused.insert(libc::SYS_prctl, hiding_itself()?);
     let unknown = UNKNOWN.iter().map(|(call, _)| (*call, vec![])).collect();
     let sockets = refused_sockets(shape.sockets)?;
     join([(refused, libc::EPERM), (unknown, libc::ENOSYS), (sockets, libc::EAFNOSUPPORT)])
@@ -261,6 +262,14 @@ fn any_value(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, FilterErr
 fn other_personalities() -> Result<Vec<SeccompRule>, FilterError> {
     const ASK: u64 = 0xffff_ffff;
     Ok(vec![rule(vec![condition(0, SeccompCmpOp::Ne, 0)?, condition(0, SeccompCmpOp::Ne, ASK)?])?])
+}
+
+/// A process that nobody may look into keeps what it holds from the keeper, who counts it where no
+/// cgroup does.
+fn hiding_itself() -> Result<Vec<SeccompRule>, FilterError> {
+    const SET_DUMPABLE: u64 = libc::PR_SET_DUMPABLE.cast_unsigned() as u64;
+    let option = condition(0, SeccompCmpOp::Eq, SET_DUMPABLE)?;
+    Ok(vec![rule(vec![option, condition(1, SeccompCmpOp::Eq, 0)?])?])
 }
 
 /// Which calls that make sockets are refused. A pair names nothing outside and stays, but for

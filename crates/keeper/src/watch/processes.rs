@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::StatFs;
+use windlass_sandbox::tables;
 
 /// Processes that one listing takes in; with more, the session is over any limit it may have.
 const LISTED_MAX: usize = 4096;
@@ -15,13 +16,14 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Processes {
     below: HashMap<u32, Process>,
-    threads: Vec<u32>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Process {
     parent: u32,
-    threads: u64,
+    threads: Vec<u32>,
+    /// The thread that answers for its memory: the first that has not ended.
+    holder: u32,
     resident_pages: u64,
 }
 
@@ -34,15 +36,16 @@ impl Processes {
             return Self::default();
         };
         let mut listed = Self::default();
-        let mut todo = children(own, &mut Vec::new());
+        let mut todo = Tasks::of(own).children;
         while let Some(pid) = todo.pop() {
             if listed.below.len() == LISTED_MAX {
                 break;
             }
-            if let Some(process) = Process::read(pid)
+            let tasks = Tasks::of(pid);
+            if let Some(process) = Process::read(pid, tasks.threads)
                 && listed.below.insert(pid, process).is_none()
             {
-                todo.extend(children(pid, &mut listed.threads));
+                todo.extend(tasks.children);
             }
         }
         listed
@@ -52,9 +55,8 @@ impl Processes {
     pub fn of(numbers: impl Iterator<Item = u32>) -> Self {
         let mut listed = Self::default();
         for pid in numbers.take(LISTED_MAX) {
-            if let Some(process) = Process::read(pid) {
+            if let Some(process) = Process::read(pid, Tasks::of(pid).threads) {
                 listed.below.insert(pid, process);
-                children(pid, &mut listed.threads);
             }
         }
         listed
@@ -66,7 +68,7 @@ impl Processes {
 
     /// All their threads; the first of a process has its number.
     pub fn thread_ids(&self) -> impl Iterator<Item = u32> + '_ {
-        self.threads.iter().copied()
+        self.below.values().flat_map(|process| process.threads.iter().copied())
     }
 
     /// Whether there are others than the worker, those it hangs from, and the sandbox's init.
@@ -83,7 +85,7 @@ impl Processes {
     }
 
     pub fn threads(&self) -> u64 {
-        self.below.values().map(|process| process.threads).sum()
+        self.below.values().map(|process| process.threads.len() as u64).sum()
     }
 
     /// The resident sizes together: pages that several share count for each.
@@ -95,18 +97,18 @@ impl Processes {
     /// The same with shared pages divided among those that share them. Takes the kernel a while.
     pub fn proportional_bytes(&self) -> u64 {
         let page = rustix::param::page_size() as u64;
-        let of = |(pid, process): (&u32, &Process)| {
-            proportional(*pid).unwrap_or(process.resident_pages * page)
+        let of = |process: &Process| {
+            proportional(process.holder).unwrap_or(process.resident_pages * page)
         };
-        self.below.iter().map(of).sum()
+        self.below.values().map(of).sum()
     }
 
     /// Bytes of files on `device` that have no name any more and are still open.
     pub fn unlinked_bytes(&self, device: u64) -> u64 {
         let mut seen = HashSet::new();
         let mut bytes = 0;
-        for pid in self.below.keys() {
-            let Ok(open) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        for thread in self.below.values().flat_map(Process::tables) {
+            let Ok(open) = std::fs::read_dir(format!("/proc/{thread}/fd")) else { continue };
             for entry in open.flatten() {
                 let Ok(file) = std::fs::metadata(entry.path()) else { continue };
                 if file.dev() == device && file.nlink() == 0 && seen.insert(file.ino()) {
@@ -125,39 +127,89 @@ impl Processes {
         if held == 0 {
             return 0;
         }
-        let mapped: u64 = self.below.keys().filter_map(|pid| shared_resident(*pid)).sum();
+        let holders = self.below.values().map(|process| process.holder);
+        let mapped: u64 = holders.filter_map(shared_resident).sum();
         held.saturating_sub(mapped)
     }
 
     #[cfg(test)]
     pub fn of_threads(threads: &[u64]) -> Self {
-        let process = |threads: &u64| Process { parent: 1, threads: *threads, resident_pages: 0 };
-        Self { below: (2..).zip(threads.iter().map(process)).collect(), threads: Vec::new() }
+        let process = |threads: &u64| Process::of(1, (2..).take(*threads as usize).collect());
+        Self { below: (2..).zip(threads.iter().map(process)).collect() }
     }
 }
 
 impl Process {
-    fn read(pid: u32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    fn read(pid: u32, threads: Vec<u32>) -> Option<Self> {
+        let first = Stat::read(pid)?;
+        // A process whose first thread has ended goes on in the others, and says of itself that it
+        // has nothing.
+        let others = || threads.iter().filter(|thread| **thread != pid);
+        let (holder, held) = match first.has_memory {
+            true => (pid, first),
+            false => others()
+                .filter_map(|thread| Some((*thread, Stat::read(*thread)?)))
+                .find(|(_, stat)| stat.has_memory)
+                .unwrap_or((pid, first)),
+        };
+        Some(Self { parent: first.parent, holder, resident_pages: held.resident_pages, threads })
+    }
+
+    /// One thread for each table of descriptors. Mostly that is one for all threads.
+    fn tables(&self) -> impl Iterator<Item = u32> {
+        let own = |thread: &&u32| !tables::are_one(self.holder, **thread);
+        let apart = self.threads.iter().filter(|thread| **thread != self.holder).filter(own);
+        std::iter::once(self.holder).chain(apart.copied())
+    }
+
+    #[cfg(test)]
+    fn of(parent: u32, threads: Vec<u32>) -> Self {
+        Self { parent, holder: threads[0], threads, resident_pages: 1 }
+    }
+}
+
+/// What `/proc` says of a process through one of its threads.
+#[derive(Debug, Clone, Copy)]
+struct Stat {
+    parent: u32,
+    has_memory: bool,
+    resident_pages: u64,
+}
+
+impl Stat {
+    fn read(thread: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
         // The name is in brackets and may hold anything; the fields go on after the last one.
         let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
         Some(Self {
             parent: fields.get(1)?.parse().ok()?,
-            threads: fields.get(17)?.parse().ok()?,
+            has_memory: *fields.get(20)? != "0",
             resident_pages: fields.get(21)?.parse().ok()?,
         })
     }
 }
 
-/// The children of all threads of `pid`, which are added to `threads`.
-fn children(pid: u32, threads: &mut Vec<u32>) -> Vec<u32> {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let lists = tasks.flatten().filter_map(|task| {
-        threads.extend(task.file_name().to_str().and_then(|thread| thread.parse::<u32>().ok()));
-        let list = std::fs::read_to_string(task.path().join("children")).ok()?;
-        Some(list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-    });
-    lists.flatten().collect()
+/// A process's threads, and the children of all of them.
+#[derive(Debug, Default)]
+struct Tasks {
+    threads: Vec<u32>,
+    children: Vec<u32>,
+}
+
+impl Tasks {
+    fn of(pid: u32) -> Self {
+        let mut tasks = Self::default();
+        let Ok(listed) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return tasks };
+        for task in listed.flatten() {
+            tasks
+                .threads
+                .extend(task.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+            let children = std::fs::read_to_string(task.path().join("children"));
+            let numbers = children.iter().flat_map(|list| list.split_ascii_whitespace());
+            tasks.children.extend(numbers.filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+        tasks
+    }
 }
 
 /// The device of files that exist in memory only: that of one of our own.
@@ -244,14 +296,29 @@ mod tests {
     }
 
     #[test]
+    fn a_process_whose_first_thread_has_ended_is_counted_by_another() {
+        // The first thread ends for good, and the other says that it is up when it sees that.
+        let child = python(
+            "import ctypes, threading\n\
+             held = bytearray(b'x' * (8 << 20))\n\
+             def other():\n\
+             \twhile open('/proc/self/stat').read().split()[2] != 'Z': os.sched_yield()\n\
+             \tprint('up', flush=True); sys.stdin.read(); os._exit(0)\n\
+             threading.Thread(target=other).start()\n\
+             ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)",
+        );
+        let listed = Processes::of([child.id()].into_iter());
+        assert!(listed.resident_bytes() > 8 << 20, "{listed:?}");
+        assert!(listed.proportional_bytes() > 8 << 20);
+        end(child);
+    }
+
+    #[test]
     fn only_what_the_worker_does_not_hang_from_is_left_over() {
         let of = |pairs: &[(u32, u32)]| Processes {
-            threads: Vec::new(),
             below: pairs
                 .iter()
-                .map(|(pid, parent)| {
-                    (*pid, Process { parent: *parent, threads: 1, resident_pages: 1 })
-                })
+                .map(|(pid, parent)| (*pid, Process::of(*parent, vec![*pid])))
                 .collect(),
         };
         assert!(!of(&[(2, 1), (3, 1)]).others_than(3, Some(2)), "the init and the worker");

@@ -154,3 +154,57 @@ static inline void secret_at(const char *path, const char *how)
 {
     secret_from(open(path, O_RDONLY | O_NONBLOCK), how);
 }
+
+/* What `hold_memory` takes, which is more than any limit that an attack gives its session. */
+#define HELD_MOST (320L << 20)
+
+/* Takes memory that a descriptor alone holds, says so with a byte, and stays. */
+static inline int hold_memory(void *told)
+{
+    static char block[1 << 20];
+    memset(block, 'x', sizeof block);
+    int file = (int)syscall(SYS_memfd_create, "held", 0);
+    for (long held = 0; held < HELD_MOST; held += sizeof block)
+        if (file < 0 || write(file, block, sizeof block) != sizeof block)
+            _exit(1);
+    if (write(*(int *)told, "x", 1) != 1)
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+/* The same in a thread. `flags` say what it shares with the caller besides memory and signals. */
+static inline void hold_memory_in_thread(int *told, int flags)
+{
+    static char stack[1 << 16];
+    flags |= CLONE_VM | CLONE_SIGHAND | CLONE_THREAD;
+    if (clone(hold_memory, stack + sizeof stack, flags, told) < 0)
+        _exit(1);
+}
+
+/* The end of an attack whose child takes the memory in a way of its own and stays: whether something
+   has ended it after some time. */
+static inline void hold_in_child(void (*hold)(int *told))
+{
+    const int waits = 300, wait_us = 10000;
+    int told[2], status = 0;
+    char byte;
+    if (pipe(told) != 0)
+        _exit(1);
+    pid_t child = fork();
+    if (child == 0) {
+        hold(&told[1]);
+        for (;;)
+            pause();
+    }
+    close(told[1]);
+    if (read(told[0], &byte, 1) != 1)
+        refused("the child has ended");
+    for (int i = 0; i < waits; i++) {
+        if (waitpid(child, &status, WNOHANG) != 0)
+            refused("the child has ended");
+        usleep(wait_us);
+    }
+    kill(child, SIGKILL);
+    through("held %ld MiB for %d s", HELD_MOST >> 20, waits * wait_us / 1000000);
+}

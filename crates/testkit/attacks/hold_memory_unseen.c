@@ -1,0 +1,18 @@
+// name: hold more memory than the limit in a process that nobody may look into
+// line: 53
+// session: own
+// control: memory
+// limits: memory_bytes=134217728
+#include "attack.h"
+
+static void hold(int *told)
+{
+    /* Its descriptors belong to root from here on. */
+    prctl(PR_SET_DUMPABLE, 0);
+    hold_memory(told);
+}
+
+int main(void)
+{
+    hold_in_child(hold);
+}
