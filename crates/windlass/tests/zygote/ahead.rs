@@ -1,0 +1,215 @@
+//! Workers that wait in a pool, some of them confined ahead for the session that will claim them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use windlass_client::Client;
+use windlass_client::protocol::SessionId;
+use windlass_client::protocol::api::{CloseQuery, CreateSession};
+use windlass_client::protocol::event::StartedBy;
+use windlass_client::protocol::policy::Limits;
+use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, run_ok, within};
+
+use crate::{PROGRAM, node, places, ready, session, started_by};
+
+/// Makes and closes sessions, one after the other, until `enough` have been started from the pool.
+async fn come_and_go(client: Client, from_pool: Arc<AtomicUsize>, enough: usize) {
+    while from_pool.load(Ordering::Relaxed) < enough {
+        let id = client.create_session(&TestNode::create()).await.unwrap().session.id;
+        run_ok(&client, &id, "1").await;
+        if started_by(&client, &id).await == StartedBy::Pool {
+            from_pool.fetch_add(1, Ordering::Relaxed);
+        }
+        client.close_session(&id, CloseQuery { grace_ms: Some(0) }).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_pool_is_filled_again_while_sessions_come_and_go() {
+    let node = node("pool").await;
+    let waiting = ready(&node).await.environments[0].pool.size;
+    let from_pool = Arc::new(AtomicUsize::new(0));
+    let mut coming = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let client = node.client().await.unwrap();
+        coming.spawn(come_and_go(client, from_pool.clone(), waiting + 4));
+    }
+    within(PATIENCE, coming.join_all()).await;
+}
+
+/// What a session sees of its user's home.
+async fn seen_of_home(client: &Client) -> (SessionId, String) {
+    let id = client.create_session(&TestNode::create()).await.unwrap().session.id;
+    let code = "import os\n\
+        def look(name):\n    \
+            try: return open(os.path.expanduser('~/' + name)).read()\n    \
+            except OSError as error: return type(error).__name__\n\
+        print([look(name) for name in ('.netrc', '.gitconfig', '.profile', '.aws/credentials')])";
+    let seen = run_ok(client, &id, code).await;
+    (id, seen)
+}
+
+#[tokio::test]
+async fn a_view_that_was_built_ahead_is_as_one_that_is_built_now() {
+    let mut all = Vec::new();
+    for way in ["exec", "zygote", "pool"] {
+        let home = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
+        let put = |name: &str, text: &str| {
+            // As editors do: another file takes the name.
+            let fresh = home.path().join("fresh");
+            std::fs::write(&fresh, text).unwrap();
+            std::fs::rename(fresh, home.path().join(name)).unwrap();
+        };
+        put(".netrc", "secret one");
+        put(".gitconfig", "old");
+        let node = TestNode::builder(PROGRAM)
+            .env("WINDLASS_START", way)
+            .env("HOME", home.path())
+            .start()
+            .await
+            .unwrap();
+        node.await_environments().await.unwrap();
+        let client = node.client().await.unwrap();
+        put(".netrc", "secret two");
+        put(".gitconfig", "new");
+        put(".profile", "came later");
+        std::fs::create_dir(home.path().join(".aws")).unwrap();
+        put(".aws/credentials", "secret three");
+        let (_, seen) = seen_of_home(&client).await;
+        assert!(!seen.contains("secret"), "{way}: {seen}");
+        assert!(seen.contains("'new', 'came later'"), "{way}: {seen}");
+        if way == "pool" {
+            // The next ones are made for a home like this.
+            ready(&node).await;
+            let (id, again) = seen_of_home(&client).await;
+            assert_eq!(started_by(&client, &id).await, StartedBy::Pool);
+            assert_eq!(again, seen);
+        }
+        all.push(seen);
+    }
+    assert!(all.iter().all(|seen| *seen == all[0]), "{all:?}");
+}
+
+/// A session whose client asks for nothing special.
+async fn plain(client: &Client) -> windlass_client::protocol::api::Session {
+    let create = CreateSession { policy: None, ..TestNode::create() };
+    client.create_session(&create).await.unwrap().session
+}
+
+/// Of two that wait, one is confined already: in a place that no session has yet.
+#[tokio::test]
+async fn a_session_may_find_its_worker_confined() {
+    let mut node = node("pool").await;
+    let client = node.client().await.unwrap();
+    ready(&node).await;
+    let [place] = &places(&node)[..] else { panic!("{:?}", places(&node)) };
+    let plain = plain(&client).await;
+    assert!(plain.workspace.ends_with(&format!("places/{place}/workspace")), "{plain:?}");
+    let code = "import os\nopen('made', 'w').write('here')\nprint(os.getcwd(), os.listdir())";
+    let printed = run_ok(&client, &plain.id, code).await;
+    assert_eq!(printed, format!("{} ['made']\n", plain.workspace));
+    // With anything of its own, a session has a place of its own too.
+    ready(&node).await;
+    let mut create = CreateSession { policy: None, ..TestNode::create() };
+    create.env.insert("GREETING".into(), "hello".into());
+    let special = client.create_session(&create).await.unwrap().session;
+    assert!(special.workspace.ends_with(special.id.as_str()), "{special:?}");
+    let greeting = run_ok(&client, &special.id, "import os; os.environ['GREETING']").await;
+    assert_eq!(greeting, "'hello'\n");
+    assert_eq!(started_by(&client, &special.id).await, StartedBy::Pool);
+    // What a node that is killed leaves for nobody, the next one removes; what is somebody's stays.
+    ready(&node).await;
+    drop(client);
+    node.kill9();
+    let left = places(&node);
+    assert_eq!(left.len(), 2, "{left:?}");
+    node.restart().await.unwrap();
+    ready(&node).await;
+    let now = places(&node);
+    let kept: Vec<_> = left.iter().filter(|place| now.contains(place)).collect();
+    assert!(now.len() == 2 && kept == [place], "{left:?}, then {now:?}");
+    let client = node.client().await.unwrap();
+    assert_eq!(run_ok(&client, &plain.id, "open('made').read()").await, "'here'\n");
+}
+
+/// What the kernel holds a process to.
+fn limits_of(pid: u32) -> BTreeSet<(String, String)> {
+    let said = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let groups = said.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        path.contains("windlass-").then(|| format!("/sys/fs/cgroup/{controllers}{path}"))
+    });
+    let files = ["pids.max", "memory.max", "memory.limit_in_bytes", "cpu.weight", "cpu.shares"];
+    let read = |group: String| {
+        files.map(|file| {
+            let text = std::fs::read_to_string(format!("{group}/{file}")).ok()?;
+            Some((file.to_owned(), text))
+        })
+    };
+    groups.flat_map(read).flatten().collect()
+}
+
+/// A worker that was confined ahead, the one that follows it in its session, and one that was given
+/// everything when its session was asked for.
+#[tokio::test]
+async fn one_that_was_confined_ahead_is_like_those_that_were_not() {
+    let node = node("pool").await;
+    let client = node.client().await.unwrap();
+    ready(&node).await;
+    let id = plain(&client).await.id;
+    let code = "import os; print(os.getcwd(), sorted(os.environ.items()))";
+    let seen = async |id: &SessionId| {
+        let printed = run_ok(&client, id, code).await;
+        let session = client.session(id).await.unwrap();
+        (printed, limits_of(session.worker_pid.unwrap()), session.started_by.unwrap())
+    };
+    let (ahead, limits, by) = seen(&id).await;
+    assert_eq!(by, StartedBy::Pool);
+    client.reset_session(&id).await.unwrap();
+    let (after, limits_after, by) = seen(&id).await;
+    assert_eq!(by, StartedBy::Zygote);
+    assert_eq!((ahead, &limits), (after, &limits_after), "confined ahead, and after a reset");
+    ready(&node).await;
+    let other = session(&node, &client, StartedBy::Pool).await;
+    assert_eq!(limits, seen(&other).await.1, "confined ahead, and when it was asked for");
+    let default =
+        (String::from("pids.max"), format!("{}\n", Limits::DEFAULT.processes.unwrap() + 2));
+    assert!(limits.is_empty() || limits.contains(&default), "{limits:?}");
+}
+
+/// A keeper that is stopped while its worker waits is found out by the session that claims it, and is
+/// ended with that session.
+#[tokio::test]
+async fn a_stopped_keeper_goes_with_the_session_that_claims_it() {
+    let node = node("pool").await;
+    let client = node.client().await.unwrap();
+    let waiting = processes::waiting(node.pid());
+    assert_eq!(waiting.len(), 2);
+    waiting.iter().for_each(|pid| processes::stop(*pid));
+    for id in [
+        within(PATIENCE, plain(&client)).await.id,
+        within(PATIENCE, node.session(&client)).await.unwrap().id,
+    ] {
+        let query = CloseQuery { grace_ms: Some(0) };
+        within(PATIENCE, client.close_session(&id, query)).await.unwrap();
+    }
+    for pid in waiting {
+        assert!(processes::wait_gone(pid, PATIENCE), "keeper {pid} is left");
+    }
+}
+
+#[tokio::test]
+async fn a_session_from_the_pool_survives_its_node() {
+    let mut node = node("pool").await;
+    let client = node.client().await.unwrap();
+    let id = session(&node, &client, StartedBy::Pool).await;
+    run_ok(&client, &id, "x = 5").await;
+    drop(client);
+    node.restart().await.unwrap();
+    let client = node.client().await.unwrap();
+    assert_eq!(run_ok(&client, &id, "print(x)").await, "5\n");
+    client.reset_session(&id).await.unwrap();
+    assert_eq!(run_ok(&client, &id, "'x' in dir()").await, "False\n");
+    within(PATIENCE, client.close_session(&id, CloseQuery::default())).await.unwrap();
+}
