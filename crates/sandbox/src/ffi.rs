@@ -24,6 +24,12 @@ pub extern "C" fn windlass_warm() -> i32 {
     0
 }
 
+/// Has what the forked write to in one place.
+#[unsafe(no_mangle)]
+pub extern "C" fn windlass_fill_gaps() {
+    crate::memory::fill_gaps();
+}
+
 /// Enters namespaces of the process that `of` is a pidfd of, or the one that `of` is open on. For a
 /// pid namespace it is the children that enter.
 ///
@@ -47,16 +53,18 @@ pub unsafe extern "C" fn windlass_fork_worker(of: i32, spaces: i32, channel: i32
     // SAFETY: the caller's promises.
     let (of, channel) =
         unsafe { (BorrowedFd::borrow_raw(of), Channel::of(OwnedFd::from_raw_fd(channel))) };
-    // SAFETY: as above; these are what an interpreter wants called around a fork that is not its own.
-    let split = unsafe {
-        tell_interpreter(c"PyOS_BeforeFork");
-        let split = split(&Order { of, spaces, channel: &channel });
-        tell_interpreter(match split {
-            Ok(Split::Worker) => c"PyOS_AfterFork_Child",
-            Ok(Split::Zygote { .. }) | Err(_) => c"PyOS_AfterFork_Parent",
-        });
-        split
-    };
+    // What an interpreter wants called around a fork that is not its own. Each is looked for before there
+    // is a child, for which that takes longer.
+    let names = [c"PyOS_BeforeFork", c"PyOS_AfterFork_Child", c"PyOS_AfterFork_Parent"];
+    // SAFETY: each of them takes nothing and returns nothing.
+    let [before, in_child, in_parent] = names.map(|name| unsafe { of_interpreter(name) });
+    before();
+    // SAFETY: as above.
+    let split = unsafe { split(&Order { of, spaces, channel: &channel }) };
+    match split {
+        Ok(Split::Worker) => in_child(),
+        Ok(Split::Zygote { .. }) | Err(_) => in_parent(),
+    }
     // It is the caller's.
     std::mem::forget(channel);
     match split {
@@ -66,16 +74,18 @@ pub unsafe extern "C" fn windlass_fork_worker(of: i32, spaces: i32, channel: i32
     }
 }
 
-/// Calls a function of the interpreter that this is loaded into.
+/// A function of the interpreter that this is loaded into; where it has none, one that does nothing.
 ///
 /// # Safety
-/// It takes nothing and returns nothing, and this is a moment for it.
-unsafe fn tell_interpreter(name: &CStr) {
+/// It takes nothing and returns nothing.
+unsafe fn of_interpreter(name: &CStr) -> extern "C" fn() {
+    extern "C" fn nothing() {}
     // SAFETY: a name that ends with 0; the rest is the caller's promise.
     unsafe {
         let found = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
-        if !found.is_null() {
-            std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(found)();
+        match found.is_null() {
+            true => nothing,
+            false => std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(found),
         }
     }
 }

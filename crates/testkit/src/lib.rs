@@ -30,6 +30,6 @@ pub use node::{TestNode, TestNodeBuilder};
 pub use odd_node::OddNode;
 pub use odd_worker::odd_worker;
 pub use place::outside_of_tmp;
-pub use python::python;
+pub use python::{python, python_with_matplotlib};
 pub use tool_host::{Call, Offered, ToolHost};
 pub use wait::{turn_ended, wait_for_event, within};

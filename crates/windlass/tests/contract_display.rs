@@ -2,14 +2,14 @@
 //! displays, and output that only looks like the protocol.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use windlass_client::Client;
 use windlass_client::protocol::api::{CreateSession, OutputQuery, Turn};
 use windlass_client::protocol::{EventKind, Outcome, SessionId};
-use windlass_testkit::{PATIENCE, TestNode, all_events, run, run_ok, turn, within};
+use windlass_testkit::{
+    PATIENCE, TestNode, all_events, python_with_matplotlib, run, run_ok, turn, within,
+};
 
 /// The first import of matplotlib looks for every font of the machine.
 const FIRST_IMPORT: Duration = Duration::from_secs(120);
@@ -135,27 +135,6 @@ async fn contract_40_no_child_of_the_worker_reaches_the_protocol() {
     assert_eq!(run_ok(&client, &session, "1 + 1").await, "2\n");
 }
 
-/// A Python with matplotlib: the one that is named, or one made for these tests and kept.
-fn python_with_matplotlib() -> PathBuf {
-    if let Some(named) = std::env::var_os("WINDLASS_TEST_MATPLOTLIB_PYTHON") {
-        return named.into();
-    }
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("contract-venv");
-    let python = place.join("bin/python");
-    let has = |python: &Path| {
-        let import = Command::new(python).args(["-c", "import matplotlib, numpy"]).status();
-        import.is_ok_and(|status| status.success())
-    };
-    if !has(&python) {
-        let mut make = Command::new(windlass_testkit::python());
-        let made = make.args(["-m", "venv"]).arg(&place).status().unwrap();
-        assert!(made.success(), "cannot make {}", place.display());
-        let install = ["-m", "pip", "install", "--quiet", "matplotlib", "numpy"];
-        assert!(Command::new(&python).args(install).status().unwrap().success());
-    }
-    python
-}
-
 async fn shown(client: &Client, ran: &Turn, place: usize) -> (String, Vec<u8>) {
     let wanted = &ran.displays[place];
     let display = client.display(&ran.session, wanted.seq).await.unwrap();
@@ -168,7 +147,8 @@ async fn shown(client: &Client, ran: &Turn, place: usize) -> (String, Vec<u8>) {
 
 #[tokio::test]
 async fn contract_41_a_figure_arrives_once_as_png() {
-    let interpreter = python_with_matplotlib().to_string_lossy().into_owned();
+    let interpreter =
+        python_with_matplotlib(env!("CARGO_TARGET_TMPDIR")).unwrap().to_string_lossy().into_owned();
     let create = CreateSession { interpreter: Some(interpreter), ..TestNode::create() };
     let (_node, client, session) = start_with(create).await;
     let import = turn("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.close('all')");

@@ -9,6 +9,9 @@ its memory lies: those that were forked from one process have them in common.
 import os
 import sys
 
+# The state of a Mersenne twister; the place after the last word says that all are used up.
+_KEY_WORDS = 624
+
 
 def environment(variables):
     """The session's own variables, and none of the zygote's."""
@@ -28,12 +31,25 @@ def environment(variables):
         tempfile.tempdir = None
 
 
+def _numbers(random):
+    """A state of chance alone, for which a seed would have to be made into one: that takes longer."""
+    key = memoryview(os.urandom(4 * _KEY_WORDS)).cast("I")
+    state = {"key": key, "pos": _KEY_WORDS}
+    try:
+        random.set_state(
+            {"bit_generator": "MT19937", "state": state, "has_gauss": 0, "gauss": 0.0}
+        )
+    except Exception:
+        # An older one, or one that somebody has changed to another kind.
+        random.seed()
+
+
 def secrets():
     """Seeds, keys and names that came from chance."""
     # `random` and OpenSSL know of forks themselves; what else draws from chance once does not.
     numbers = sys.modules.get("numpy.random")
     if numbers is not None:
-        numbers.seed()
+        _numbers(numbers)
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)

@@ -61,6 +61,7 @@ def start(preload):
     gc.collect()
     # What is here now is never looked at by the collector again: its pages stay shared.
     gc.freeze()
+    library.windlass_fill_gaps()
     practise(library, worker)
     _say(node, missing)
     while True:

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use windlass_client::protocol::api::CloseQuery;
+use windlass_client::protocol::api::{CloseQuery, CreateSession};
 use windlass_client::protocol::event::StartedBy;
-use windlass_testkit::{TestNode, run_ok};
+use windlass_testkit::{TestNode, outside_of_tmp, python_with_matplotlib, run_ok};
 
-use crate::{PROGRAM, WAYS, node, session, started_by};
+use crate::{PROGRAM, WAYS, make_venv, node, node_of, packages, ready, session, started_by};
 
 /// What a piece of code prints in each of three sessions that were started so.
 async fn in_three(code: &str) -> Vec<BTreeSet<String>> {
@@ -39,6 +39,38 @@ async fn is_alike(code: &str) {
 #[tokio::test]
 async fn random_numbers_differ() {
     differs("import random; print(random.random(), random.getrandbits(64))").await;
+}
+
+/// Also where a module that is imported ahead has drawn already, and one number is left over from that.
+#[tokio::test]
+async fn numbers_of_numpy_differ() {
+    let place = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
+    let venv = place.path().join("venv");
+    make_venv(&venv);
+    let numpy = python_with_matplotlib(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let libraries = packages(numpy.parent().unwrap().parent().unwrap());
+    std::fs::write(packages(&venv).join("numpy.pth"), libraries.to_str().unwrap()).unwrap();
+    let drawn = "import numpy.random\nnumpy.random.normal()\n";
+    std::fs::write(packages(&venv).join("drawn.py"), drawn).unwrap();
+    let interpreter = venv.join("bin/python");
+    let entry = serde_json::json!({"interpreter": interpreter, "preload": ["drawn"]});
+    let node = node_of(place.path(), &entry).await;
+    let client = node.client().await.unwrap();
+    let create = CreateSession {
+        interpreter: Some(interpreter.to_str().unwrap().to_owned()),
+        ..TestNode::create()
+    };
+    let mut printed: [BTreeSet<String>; 2] = Default::default();
+    for _ in 0..3 {
+        ready(&node).await;
+        let id = client.create_session(&create).await.unwrap().session.id;
+        for (code, printed) in ["normal()", "random()"].iter().zip(&mut printed) {
+            let code = format!("import numpy; print(numpy.random.{code})");
+            printed.insert(run_ok(&client, &id, &code).await);
+        }
+        assert_eq!(started_by(&client, &id).await, StartedBy::Pool);
+    }
+    assert!(printed.iter().all(|printed| printed.len() == 3), "in common: {printed:?}");
 }
 
 #[tokio::test]

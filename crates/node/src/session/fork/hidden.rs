@@ -1,12 +1,18 @@
 //! Whether a workspace may be copied. What is hidden in it is hidden from the session by its path; a copy
 //! has another, and would show it.
 
-use std::path::{Path, PathBuf};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
 
+use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::Policy;
 use windlass_sandbox::survey::expand;
 
 use crate::config::Config;
+
+/// Links that a path is followed through: as many as the kernel follows.
+const LINKS_MAX: usize = 40;
 
 /// What is hidden below a workspace, by the policy or as the node's own. Whether it is there does not
 /// matter: whoever works there could have moved it since.
@@ -16,7 +22,9 @@ pub(super) fn hidden_in(
     home: Option<&Path>,
     config: &Config,
 ) -> Option<PathBuf> {
-    let named = policy.into_iter().flat_map(|policy| &policy.hidden);
+    // Without a wall nothing is hidden from the original either.
+    let walled = policy.filter(|policy| policy.isolation != Some(Isolation::None));
+    let named = walled.into_iter().flat_map(|policy| &policy.hidden);
     let named = named.filter_map(|path| expand(path, home));
     let own = [config.state_dir.clone(), config.runtime_dir.clone()];
     let roots = by_all_names(workspace);
@@ -24,9 +32,36 @@ pub(super) fn hidden_in(
     named.chain(own).find(|path| by_all_names(path).iter().any(is_below))
 }
 
-/// A path as it is written, and as it is.
+/// A path as it is written, and as each link in it leads on, to the place that it names in the end. Nothing
+/// needs to be there, since a link stays when what it leads to is moved.
 fn by_all_names(path: &Path) -> Vec<PathBuf> {
-    std::iter::once(path.to_owned()).chain(path.canonicalize().ok()).collect()
+    let mut names = vec![path.to_owned()];
+    let mut reached = PathBuf::new();
+    let mut ahead = parts(path);
+    while let Some(part) = ahead.pop_front() {
+        if part == ".." {
+            reached.pop();
+            continue;
+        }
+        let next = reached.join(&part);
+        match next.read_link() {
+            Ok(target) if names.len() <= LINKS_MAX => {
+                let mut led = parts(&target);
+                led.append(&mut ahead);
+                ahead = led;
+                names.push(reached.iter().chain(ahead.iter().map(AsRef::as_ref)).collect());
+            }
+            _ => reached = next,
+        }
+    }
+    names.push(reached);
+    names
+}
+
+/// What a path is made of, from the root if it starts there.
+fn parts(path: &Path) -> VecDeque<OsString> {
+    let parts = path.components().filter(|part| *part != Component::CurDir);
+    parts.map(|part| part.as_os_str().to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -44,7 +79,7 @@ mod tests {
             std::fs::create_dir_all(at(name)).unwrap();
         }
         std::os::unix::fs::symlink(at("work"), at("link")).unwrap();
-        std::os::unix::fs::symlink(at("work/keys"), at("named-keys")).unwrap();
+        std::os::unix::fs::symlink("work/../link/keys", at("named-keys")).unwrap();
         let config = Config::new(at("node/run"), at("node/state"), PathBuf::new());
         let mut policy = Policy::of(Preset::Workspace);
         policy.hidden.push(at("named-keys").display().to_string());
@@ -58,5 +93,32 @@ mod tests {
         assert_eq!(found(&at("node")), Some(at("node/state")));
         assert_eq!(found(&at("node/state/workspaces/one")), None);
         assert_eq!(hidden_in(&home, None, Some(&home), &config), None);
+        let open = Policy { isolation: Some(Isolation::None), ..policy.clone() };
+        assert_eq!(hidden_in(&home, Some(&open), Some(&home), &config), None);
+        assert_eq!(hidden_in(&root, Some(&open), Some(&home), &config), Some(at("node/state")));
+    }
+
+    #[test]
+    fn a_link_into_the_workspace_is_followed_to_where_nothing_is_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let at = |name: &str| root.join(name);
+        std::fs::create_dir_all(at("work/deep/keys")).unwrap();
+        for (target, link) in [("work/way", "named"), ("gone/keys", "work/way"), ("work", "again")]
+        {
+            std::os::unix::fs::symlink(target, at(link)).unwrap();
+        }
+        std::os::unix::fs::symlink(at("again/deep/keys"), at("deep-keys")).unwrap();
+        std::fs::rename(at("work/deep"), at("work/elsewhere")).unwrap();
+        let config = Config::new(at("run"), at("state"), PathBuf::new());
+        for name in ["named", "deep-keys"] {
+            let mut policy = Policy::of(Preset::Workspace);
+            policy.hidden = vec![at(name).display().to_string()];
+            let found = |workspace: &str| hidden_in(&at(workspace), Some(&policy), None, &config);
+            assert_eq!(found("work"), Some(at(name)));
+            assert_eq!(found("other"), None);
+        }
+        std::os::unix::fs::symlink("round", at("round")).unwrap();
+        assert!(by_all_names(&at("round")).len() <= LINKS_MAX + 2);
     }
 }
