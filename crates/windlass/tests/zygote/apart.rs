@@ -64,6 +64,7 @@ async fn numbers_of_numpy_differ() {
     for _ in 0..3 {
         ready(&node).await;
         let id = client.create_session(&create).await.unwrap().session.id;
+        assert_eq!(run_ok(&client, &id, "import sys; 'drawn' in sys.modules").await, "True\n");
         for (code, printed) in ["normal()", "random()"].iter().zip(&mut printed) {
             let code = format!("import numpy; print(numpy.random.{code})");
             printed.insert(run_ok(&client, &id, &code).await);
