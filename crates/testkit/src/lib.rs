@@ -18,6 +18,7 @@ mod place;
 pub mod processes;
 mod python;
 pub mod raw_http;
+mod skip;
 mod tool_host;
 mod wait;
 
@@ -31,5 +32,6 @@ pub use odd_node::OddNode;
 pub use odd_worker::odd_worker;
 pub use place::outside_of_tmp;
 pub use python::{python, python_with_matplotlib};
+pub use skip::skip;
 pub use tool_host::{Call, Offered, ToolHost};
 pub use wait::{turn_ended, wait_for_event, within};

@@ -297,7 +297,9 @@ impl SmallDisk {
         match mount("tmpfs", place.path(), "tmpfs", MountFlags::empty(), options) {
             Ok(()) => Some(Self { place }),
             Err(errno) => {
-                eprintln!("skipped: a small disk cannot be mounted here: {errno}");
+                windlass_testkit::skip(format_args!(
+                    "a small disk cannot be mounted here: {errno}"
+                ));
                 None
             }
         }

@@ -164,7 +164,7 @@ async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
             create.policy.get_or_insert_default().isolation = Some(level);
             let session = match client.create_session(&create).await {
                 Err(ClientError::Api(error)) if error.code == ErrorCode::NotEnforceable => {
-                    eprintln!("skipped: {error:?}");
+                    windlass_testkit::skip(format_args!("{error:?}"));
                     break;
                 }
                 created => created.unwrap().session.id,
@@ -174,7 +174,10 @@ async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
             let found = client.session(&session).await.unwrap();
             assert_eq!(found.confinement.unwrap().isolation, level);
             if found.hold != Some(wanted) {
-                eprintln!("skipped: this machine refuses {wanted:?} and gives {:?}", found.hold);
+                windlass_testkit::skip(format_args!(
+                    "this machine refuses {wanted:?} and gives {:?}",
+                    found.hold
+                ));
                 return;
             }
             mark.follow(found.keeper_pid.unwrap());
@@ -209,7 +212,7 @@ async fn contract_45_a_subreapers_cgroup_goes_with_its_session() {
     let group = groups.first().unwrap();
     let own = cgroup_of(keeper).unwrap();
     if *group == own {
-        eprintln!("skipped: no cgroup can be made in {own:?} here");
+        windlass_testkit::skip(format_args!("no cgroup can be made in {own:?} here"));
         return;
     }
     let before = cgroup_dirs(group);

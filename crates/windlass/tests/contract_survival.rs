@@ -160,7 +160,7 @@ async fn escaping_session(client: &Client, wanted: Hold) -> Option<(SessionId, M
     mark.follow(found.keeper_pid.unwrap());
     let hold = found.hold.unwrap();
     if hold != wanted {
-        eprintln!("skipped: this machine refuses {wanted:?} and gives {hold:?}");
+        windlass_testkit::skip(format_args!("this machine refuses {wanted:?} and gives {hold:?}"));
         return None;
     }
     let alive = mark.alive().len();

@@ -9,11 +9,16 @@ use anyhow::{Context, Result};
 /// Characters of a failure's reason that are shown; the test's own output has the rest.
 const REASON_CHARS_MAX: usize = 1000;
 
+/// What starts the line in which a test says why it could not run.
+const SKIP_MARK: &str = "contract-skip: ";
+
 /// One test of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
     pub name: String,
     pub passed: bool,
+    /// Why the test, or a part of it, could not run here.
+    pub skipped: Option<String>,
     pub time: Duration,
     /// Where and with which words it failed; empty if it passed, or if it did not say.
     pub reason: String,
@@ -33,7 +38,16 @@ fn case(text: &str) -> Result<Case> {
     let body = if tag.ends_with('/') { "" } else { rest.split("</testcase>").next().unwrap_or("") };
     let passed = !["<failure", "<error", "<skipped"].iter().any(|element| body.contains(element));
     let time = Duration::try_from_secs_f64(time)?;
-    Ok(Case { name: name.to_owned(), passed, time, reason: reason(body) })
+    let skipped = skip_reason(body);
+    Ok(Case { name: name.to_owned(), passed, skipped, time, reason: reason(body) })
+}
+
+/// The first reason that the test gave for not running (`windlass_testkit::skip`).
+fn skip_reason(body: &str) -> Option<String> {
+    let (_, output) = body.split_once("<system-out>")?;
+    let output = output.split("</system-out>").next()?;
+    let reason = output.lines().find_map(|line| line.trim_start().strip_prefix(SKIP_MARK))?;
+    Some(plain(reason.trim()))
 }
 
 /// What a test that panicked said, without the way to there.
@@ -42,9 +56,14 @@ fn reason(body: &str) -> String {
     let text = failure.split_once('>').map_or("", |(_, text)| text);
     let text = text.split('<').next().unwrap_or_default();
     let text = text.split("\nstack backtrace:").next().unwrap_or_default();
+    plain(text.trim())
+}
+
+/// Text without its XML escapes, cut at what is shown.
+fn plain(text: &str) -> String {
     let plain = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")]
         .iter()
-        .fold(text.trim().to_owned(), |text, (escaped, plain)| text.replace(escaped, plain));
+        .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain));
     plain.chars().take(REASON_CHARS_MAX).collect()
 }
 
@@ -82,6 +101,20 @@ stack backtrace:
         assert_eq!(cases[1].time, Duration::from_millis(1500));
         let reasons: Vec<_> = cases.iter().map(|case| case.reason.as_str()).collect();
         assert_eq!(reasons, ["", "<testcase name=\"no\">", ""]);
+    }
+
+    #[test]
+    fn a_test_that_says_so_is_skipped() {
+        let xml = r#"<testcase name="contract_01_a" time="0.1">
+            <system-out>running 1 test
+contract-skip: no &lt;cgroup&gt; here
+test contract_01_a ... ok</system-out>
+        </testcase>
+        <testcase name="contract_02_b" time="0.1"><system-out>fine</system-out></testcase>"#;
+        let cases = parse(xml).unwrap();
+        let skipped: Vec<_> = cases.iter().map(|case| case.skipped.as_deref()).collect();
+        assert_eq!(skipped, [Some("no <cgroup> here"), None]);
+        assert!(cases.iter().all(|case| case.passed));
     }
 
     #[test]

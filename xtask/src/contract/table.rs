@@ -26,6 +26,8 @@ pub enum State {
     Passed,
     /// In one run at least.
     Failed,
+    /// A test of it could not run here, in one run at least, and none failed.
+    Skipped,
     /// No test, or not one that ran every time.
     Missing,
 }
@@ -33,9 +35,10 @@ pub enum State {
 pub fn rows(lines: &[Line], tallies: &BTreeMap<u8, Tally>, runs: u32) -> Vec<Row> {
     let row = |line: &Line| {
         let tally = tallies.get(&line.number).cloned().unwrap_or_default();
-        let state = match (tally.passed, tally.failed) {
-            (passed, 0) if passed == runs => State::Passed,
-            (_, 0) => State::Missing,
+        let state = match (tally.passed, tally.skipped, tally.failed) {
+            (passed, 0, 0) if passed == runs => State::Passed,
+            (_, 1.., 0) => State::Skipped,
+            (_, 0, 0) => State::Missing,
             _ => State::Failed,
         };
         Row {
@@ -43,7 +46,7 @@ pub fn rows(lines: &[Line], tallies: &BTreeMap<u8, Tally>, runs: u32) -> Vec<Row
             state,
             sentence: shortened(&line.sentence),
             passed: tally.passed,
-            ran: tally.passed + tally.failed,
+            ran: tally.passed + tally.skipped + tally.failed,
             time: tally.time,
         }
     };
@@ -57,6 +60,7 @@ pub fn render(rows: &[Row], runs: u32) -> String {
             State::Passed => "passed",
             State::Failed if row.passed > 0 => "FLAKY",
             State::Failed => "FAILED",
+            State::Skipped => "skipped",
             State::Missing => "missing",
         };
         let runs = if runs > 1 { format!(" {:>2}/{runs}", row.passed) } else { String::new() };
@@ -85,21 +89,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_passed_failed_flaky_or_missing() {
+    fn a_line_is_passed_failed_flaky_skipped_or_missing() {
         let line = |number, sentence: &str| Line { number, sentence: sentence.to_owned() };
-        let lines = [line(1, "First."), line(2, "Second."), line(3, "Third."), line(50, "Later.")];
-        let tally = |passed, failed| Tally {
+        let lines = [
+            line(1, "First."),
+            line(2, "Second."),
+            line(3, "Third."),
+            line(4, "Fourth."),
+            line(50, "Later."),
+        ];
+        let tally = |passed, skipped, failed| Tally {
             passed,
+            skipped,
             failed,
             time: Duration::from_millis(1200),
-            failures: Vec::new(),
+            ..Tally::default()
         };
-        let tallies = [(1, tally(5, 0)), (2, tally(4, 1)), (3, tally(0, 5))].into();
+        let tallies =
+            [(1, tally(5, 0, 0)), (2, tally(4, 0, 1)), (3, tally(0, 0, 5)), (4, tally(4, 1, 0))]
+                .into();
         let text = render(&rows(&lines, &tallies, 5), 5);
         expect![[r"
             01  passed   5/5    1.20 s  First.
             02  FLAKY    4/5    1.20 s  Second.
             03  FAILED   0/5    1.20 s  Third.
+            04  skipped  4/5    1.20 s  Fourth.
             50  missing  0/5            Later.
         "]]
         .assert_eq(&text);

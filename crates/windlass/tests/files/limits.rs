@@ -60,7 +60,7 @@ async fn a_full_disk_is_said_by_name_and_nothing_is_left_on_it() {
     // Whoever may not mount has no disk of its own to fill.
     let options = Some(c"size=4m");
     if mount("windlass-files", &disk, "tmpfs", MountFlags::empty(), options).is_err() {
-        eprintln!("skipped: this user cannot mount a small disk");
+        windlass_testkit::skip("this user cannot mount a small disk");
         return;
     }
     let node = TestNode::start(PROGRAM).await.unwrap();
