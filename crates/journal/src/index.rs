@@ -184,7 +184,7 @@ pub(crate) fn turn(
         .prepare_cached("SELECT record FROM turns WHERE session = ?1 AND id = ?2")?
         .query_row([session.as_str(), id.as_str()], |row| row.get(0))
         .optional()?;
-    Ok(found.and_then(|text| serde_json::from_str(&text).ok()))
+    found.map(|text| read(&text)).transpose()
 }
 
 pub(crate) fn session(
@@ -195,7 +195,15 @@ pub(crate) fn session(
         .prepare_cached("SELECT facts FROM sessions WHERE id = ?1")?
         .query_row([session.as_str()], |row| row.get(0))
         .optional()?;
-    Ok(found.and_then(|text| serde_json::from_str(&text).ok()))
+    found.map(|text| read(&text)).transpose()
+}
+
+/// A stored record. One that cannot be read is an error: a session whose facts are damaged is not a
+/// session that never was.
+fn read<T: serde::de::DeserializeOwned>(text: &str) -> rusqlite::Result<T> {
+    serde_json::from_str(text).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
+    })
 }
 
 /// The sessions that have not ended.

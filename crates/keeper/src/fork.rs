@@ -152,8 +152,11 @@ impl Keeper {
         if forking.twin_ended {
             return self.fork_failed(Refused::new(TWIN_ENDED));
         }
-        // What it cannot say well is not worth the twin.
-        let mut said: Vec<NotCarried> = serde_json::from_slice(body).unwrap_or_default();
+        // An empty body is an empty list.
+        let said = if body.is_empty() { b"[]".as_slice() } else { body };
+        let Ok(mut said) = serde_json::from_slice::<Vec<NotCarried>>(said) else {
+            return self.fork_failed(Refused::new("its worker did not say what is not carried"));
+        };
         said.truncate(NOT_CARRIED_MAX + 1);
         for one in &mut said {
             one.what = one.what.chars().take(NAME_CHARS_MAX).collect();
@@ -321,8 +324,8 @@ impl Twin {
                  are not",
             ));
         }
-        let cwd = &original.cwd;
-        let workspace = std::fs::canonicalize(cwd).unwrap_or_else(|_| cwd.clone());
+        // The node gives it without links.
+        let workspace = original.cwd.clone();
         let places = Places { workspace: &workspace, family: first, room: &fork.room };
         let layers = apart(&plan, places).map_err(|error| Refused::new(error.to_string()))?;
         let (theirs, twin) = match layers {

@@ -70,6 +70,8 @@ impl Keeper {
             return self.refuse(caller, reason);
         }
         caller.resume(claim.after);
+        let launch = claim.launch.as_ref().or(self.launch.as_ref());
+        let first_room = launch.and_then(|launch| launch.family.clone());
         caller.say(&FromKeeper::Attached(Box::new(Attached {
             link: LINK,
             epoch: claim.epoch,
@@ -82,6 +84,7 @@ impl Keeper {
             restarts: self.restarts,
             hold: self.held.hold(),
             forks: true,
+            room: self.family.room.clone().or(first_room),
         })));
         // The former node's connection closes here: it is fenced.
         self.node = Some(caller);

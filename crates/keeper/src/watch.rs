@@ -394,12 +394,6 @@ fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)).replace(".0 ", " ")
 }
 
-/// What a file system has left for the owner of `path`.
-fn free_bytes(path: &Path) -> Option<u64> {
-    let about = rustix::fs::statvfs(path).ok()?;
-    Some(about.f_bfree.saturating_mul(about.f_frsize))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,8 +41,11 @@ impl Scope {
         let path = workspace.map(Path::to_string_lossy).unwrap_or_default();
         let name = workspace.and_then(Path::file_name).map(OsStr::to_string_lossy);
         let place = plain(&name.unwrap_or_default(), PLACE_CHARS_MAX, "shared");
-        let policy = policy.and_then(|policy| serde_json::to_string(policy).ok());
-        let digest = crc32fast::hash(format!("{path}\n{}", policy.unwrap_or_default()).as_bytes());
+        // Another policy is another session: none may be lost here.
+        let policy = policy.map_or_else(String::new, |policy| {
+            serde_json::to_string(policy).expect("a policy always serialises")
+        });
+        let digest = crc32fast::hash(format!("{path}\n{policy}").as_bytes());
         Self(format!("{client}-{place}-{digest:08x}"))
     }
 

@@ -148,6 +148,12 @@ impl Config {
         self.rooms_dir().join(session.as_str())
     }
 
+    /// Where a twin's directories are built before they are moved to its family. No session can
+    /// write there.
+    pub(crate) fn staging_dir(&self) -> PathBuf {
+        self.state_dir.join("staging")
+    }
+
     /// What opens the TCP door.
     pub(crate) fn token_file(&self) -> PathBuf {
         self.state_dir.join("token")

@@ -22,8 +22,8 @@ use crate::context::Context;
 use crate::http::{self, Listener, TcpGate};
 use crate::instance::{Claim, ClaimError};
 use crate::session::Request;
-use crate::session::fork::rooms;
 use crate::session::take_over::take_over;
+use crate::session::{fork::rooms, retention};
 use crate::workers::Workers;
 use crate::{egress, environments, keepers};
 
@@ -58,7 +58,7 @@ pub enum RunError {
 
 /// Runs a node until it is told to stop. `doors` are served beside the node's own, and `ready` is
 /// called once clients can connect.
-pub async fn run(config: Config, doors: Router, ready: impl FnOnce()) -> Result<(), RunError> {
+pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Result<(), RunError> {
     let failed = |act| move |cause| RunError::Io { act, cause };
     let (mut claim, listener) = Claim::take(&config)?;
     let passing = claim.listen(config.egress_socket())?;
@@ -70,6 +70,9 @@ pub async fn run(config: Config, doors: Router, ready: impl FnOnce()) -> Result<
     let mut listeners = vec![Listener::Socket(socket)];
     let tcp = open_tcp_door(&config, &mut listeners).await?;
     let journal = Journal::open(&config.state_dir, JournalOptions::default())?;
+    // Paths that are recorded have no links, so that a link on one of them is known to be planted.
+    config.state_dir = config.state_dir.canonicalize().map_err(failed("find its state"))?;
+    rooms::sweep_staging(&config);
     let epoch = journal.next_epoch().map_err(failed("take an epoch"))?;
     let workers = Workers::prepare(&config.state_dir).map_err(failed("lay out the workers"))?;
     let context = Arc::new(Context::new(config, tcp, journal, epoch, workers));
@@ -175,7 +178,7 @@ fn keep_house(context: &Arc<Context>) {
             max_total_bytes: context.config.keep_bytes,
         };
         match context.journal.prune(retention, now_ms()) {
-            Ok(removed) => removed.iter().for_each(|id| remove_workspace(&context, id)),
+            Ok(removed) => removed.iter().for_each(|id| retention::remove(&context, id)),
             Err(error) => tracing::warn!(%error, "old journals cannot be removed"),
         }
     }));
@@ -208,17 +211,6 @@ async fn remove_cgroups(context: &Arc<Context>) {
         }
     };
     let _ = tokio::time::timeout(STOP_CGROUPS, all).await;
-}
-
-/// A workspace of the session's own goes with its journal; one that the client named is not ours.
-fn remove_workspace(context: &Context, id: &SessionId) {
-    let path = context.config.workspace_of(id);
-    rooms::remove_copy(&path);
-    if let Err(error) = std::fs::remove_dir_all(&path)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(path = %path.display(), %error, "an old workspace cannot be removed");
-    }
 }
 
 async fn leave_sessions(context: &Arc<Context>, sessions: StopSessions) {

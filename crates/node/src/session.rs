@@ -15,6 +15,7 @@ pub(crate) mod places;
 mod receipts;
 mod recovery;
 mod requests;
+pub(crate) mod retention;
 mod siting;
 pub(crate) mod start;
 pub(crate) mod take_over;
@@ -51,6 +52,8 @@ pub(crate) struct Handle {
     pub egress: Option<Arc<Ledger>>,
     /// The first session of its family: itself, or what it was forked from, and so on.
     pub family: SessionId,
+    /// Its first room for twins.
+    pub room: Option<std::path::PathBuf>,
 }
 
 /// What the node can ask of a live session.

@@ -9,10 +9,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use windlass_protocol::ErrorCode;
 use windlass_protocol::api::CreateSession;
+use windlass_protocol::{ErrorCode, SessionId};
+use windlass_sandbox::beneath::Directory;
 
+use crate::config::Config;
 use crate::failure::Failure;
+use crate::session::fork::rooms;
 
 /// The workers this node can start.
 pub(crate) struct Workers {
@@ -70,22 +73,30 @@ impl Workers {
     }
 }
 
-/// The workspace of a new session: the client's directory, or a fresh one of its own.
-pub(crate) fn workspace(wanted: &CreateSession, fresh: &Path) -> Result<PathBuf, Failure> {
+/// The workspace of a new session: the client's directory, or a fresh one of its own. Its path is
+/// recorded without links, so that a link that is on it later is known to have been put there since.
+pub(crate) fn workspace(
+    wanted: &CreateSession,
+    config: &Config,
+    id: &SessionId,
+) -> Result<PathBuf, Failure> {
     let Some(named) = &wanted.workspace else {
-        std::fs::create_dir_all(fresh).map_err(|error| {
+        let fresh = config.workspace_of(id);
+        let made = rooms::state(config)
+            .and_then(|state| state.make_directory(rooms::inside(config, &fresh)?, 0o755));
+        made.map_err(|error| {
             Failure::new(ErrorCode::Internal, format!("cannot create a workspace: {error}"))
         })?;
-        return Ok(fresh.to_owned());
+        return Ok(fresh);
     };
     let path = PathBuf::from(named);
     if !path.is_absolute() {
         let message = format!("the workspace {named:?} is not an absolute path");
         return Err(Failure::new(ErrorCode::BadRequest, message));
     }
-    if !path.is_dir() {
-        let message = format!("the workspace {named:?} is not a directory");
-        return Err(Failure::new(ErrorCode::BadRequest, message));
-    }
-    Ok(path)
+    let real = path.canonicalize().and_then(|real| Directory::recorded(&real).map(|_| real));
+    real.map_err(|error| {
+        let message = format!("the workspace {named:?} is not a directory: {error}");
+        Failure::new(ErrorCode::BadRequest, message)
+    })
 }

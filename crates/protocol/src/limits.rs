@@ -1,5 +1,7 @@
 //! Every limit that more than one crate must agree on, each with what happens at it.
 
+use std::time::Duration;
+
 /// A frame's bytes after its first length word. A longer body is sent as several frames with
 /// `more`; a longer frame is malformed and ends the connection that carried it.
 pub const FRAME_BYTES_MAX: usize = 256 * 1024;
@@ -67,6 +69,12 @@ pub const TOOL_DEADLINE_MS_DEFAULT: u64 = 10 * 60 * 1000;
 /// `workspace_too_large`.
 pub const FORK_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 pub const FORK_ENTRIES_MAX: usize = 100_000;
+
+/// Directories within each other that a fork copies.
+pub const FORK_DEPTH_MAX: usize = 128;
+
+/// How long a fork may copy a workspace. The session is held idle meanwhile.
+pub const FORK_COPY_TIME: Duration = Duration::from_secs(120);
 
 /// Things that a fork's answer names; what is left out is counted in the last.
 pub const NOT_CARRIED_MAX: usize = 256;

@@ -158,8 +158,8 @@ pub enum ForkEnd {
     Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema,
 )]
 pub struct NotCarried {
-    /// `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; or `shared_memory`, which both
-    /// have in common from then on.
+    /// `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the
+    /// workspace does not have; or `shared_memory`, which both have in common from then on.
     pub what: String,
     /// Its name, as far as it has one.
     pub name: String,
@@ -192,6 +192,10 @@ pub struct Attached {
     /// Whether it knows [`Command::Fork`].
     #[serde(default)]
     pub forks: bool,
+    /// The room in which the next twin's place is to be made ([`crate::family`]). Absent where the
+    /// keeper is of a release that does not say, or its session was started without a room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

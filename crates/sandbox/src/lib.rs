@@ -9,11 +9,13 @@
 //!
 //! Apart from that, [`hold`] makes the calling process the owner of everything that will be started
 //! below it, so that nothing outlives a session, and [`cgroup`] counts and limits what a session's
-//! processes use together. [`nursery`] forks processes that go on as something else.
+//! processes use together. [`nursery`] forks processes that go on as something else. [`beneath`] is how
+//! node and keeper touch files that a session can write.
 //!
 //! The one crate that may use `unsafe`: forking has no safe form, and after a fork only system calls
 //! are safe.
 
+pub mod beneath;
 pub mod cgroup;
 pub mod enter;
 pub mod hold;

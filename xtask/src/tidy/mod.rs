@@ -4,6 +4,7 @@
 mod direction;
 mod lengths;
 mod openings;
+mod paths;
 mod python;
 mod sleeps;
 mod unsafety;
@@ -56,6 +57,7 @@ pub fn run() -> Result<Verdict> {
     findings.extend(direction::check_purity(&sources)?);
     findings.extend(lengths::check(&sources));
     findings.extend(openings::check(&sources));
+    findings.extend(paths::check(&sources)?);
     findings.extend(python::check(&sources)?);
     findings.extend(words::check(&sources));
     findings.extend(sleeps::check(&sources)?);

@@ -1,15 +1,20 @@
 //! What the workspace has grown by since the session began. Measuring means to walk it, a part at a
 //! time: soon when its file system has lost more room than the session may still take, and seldom
-//! when it has not, since others may have freed as much meanwhile.
+//! when it has not, since others may have freed as much meanwhile. The session may change what is
+//! walked at any time, so the walk goes by descriptors (`windlass_sandbox::beneath`).
 
 use std::collections::HashSet;
-use std::fs::ReadDir;
-use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::free_bytes;
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, fstatvfs, makedev, statx,
+};
+use rustix::io::Errno;
+use windlass_sandbox::beneath::{Directory, Links, READ, open_beneath};
+
 use super::processes::Processes;
 
 /// Entries that one look takes in; the walk goes on with the next.
@@ -29,7 +34,8 @@ const PAUSE_WALKS_UNCALLED: u32 = 100;
 /// The workspace's size as far as it is known.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    workspace: PathBuf,
+    /// Absent where it could not be opened: then nothing is measured.
+    workspace: Option<Directory>,
     allowed: u64,
     /// Its size when the session began; unknown until a first walk, in which what was made since
     /// does not count.
@@ -59,17 +65,18 @@ pub(crate) struct Grown {
 }
 
 impl Disk {
-    /// As it is now; it may grow as it likes.
+    /// As it is now; it may grow as it likes. The path is the one that the node recorded.
     pub fn of(workspace: &Path) -> Self {
-        let is_empty =
-            std::fs::read_dir(workspace).is_ok_and(|mut entries| entries.next().is_none());
+        let workspace = Directory::recorded(workspace).ok();
+        let is_empty = workspace.as_ref().is_some_and(is_empty);
+        let free = workspace.as_ref().and_then(free_bytes);
         Self {
-            workspace: workspace.to_owned(),
+            workspace,
             allowed: u64::MAX,
             baseline: is_empty.then_some(0),
             began: SystemTime::now() - CLOCK_STEP,
             size: 0,
-            free: free_bytes(workspace).unwrap_or(0),
+            free: free.unwrap_or(0),
             walk: None,
             sees_all: true,
             last: None,
@@ -88,7 +95,7 @@ impl Disk {
 
     /// Measures a part, if that is called for.
     pub fn look(&mut self, now: Instant, processes: impl Fn() -> Processes) -> Option<Grown> {
-        let free = free_bytes(&self.workspace)?;
+        let free = free_bytes(self.workspace.as_ref()?)?;
         self.look_with(now, free, processes)
     }
 
@@ -102,10 +109,10 @@ impl Disk {
             if !self.worth_a_walk(now, free) {
                 return None;
             }
-            self.walk = Walk::begin(&self.workspace, self.began, free);
+            self.walk = Walk::begin(self.workspace.as_ref()?, self.began, free);
         }
-        let walk = self.walk.as_mut()?;
-        if walk.go_on(ENTRIES_PER_LOOK) == Progress::More {
+        let (root, walk) = (self.workspace.as_ref()?, self.walk.as_mut()?);
+        if walk.go_on(root, ENTRIES_PER_LOOK) == Progress::More {
             return None;
         }
         let walk = self.walk.take()?;
@@ -149,8 +156,9 @@ struct Walk {
     bytes: u64,
     /// Those of files that were made since the session began, where the file system says when.
     new_bytes: u64,
+    /// Directories relative to the workspace, which is itself empty here.
     todo: Vec<PathBuf>,
-    reading: Option<ReadDir>,
+    reading: Option<(Dir, PathBuf)>,
     /// Files with several names count once.
     seen: HashSet<u64>,
     /// Something of the session's own could not be seen.
@@ -164,8 +172,8 @@ enum Progress {
 }
 
 impl Walk {
-    fn begin(root: &Path, session_began: SystemTime, free: u64) -> Option<Self> {
-        let device = std::fs::metadata(root).ok()?.dev();
+    fn begin(root: &Directory, session_began: SystemTime, free: u64) -> Option<Self> {
+        let device = root.stat().ok()?.st_dev;
         Some(Self {
             took: Duration::ZERO,
             free,
@@ -173,35 +181,44 @@ impl Walk {
             session_began,
             bytes: 0,
             new_bytes: 0,
-            todo: vec![root.to_owned()],
+            todo: vec![PathBuf::new()],
             reading: None,
             seen: HashSet::new(),
             blind: false,
         })
     }
 
-    fn go_on(&mut self, entries_max: usize) -> Progress {
+    fn go_on(&mut self, root: &Directory, entries_max: usize) -> Progress {
         let began = Instant::now();
-        let progress = self.take_in(entries_max);
+        let progress = self.take_in(root, entries_max);
         self.took += began.elapsed();
         progress
     }
 
-    fn take_in(&mut self, entries_max: usize) -> Progress {
+    fn take_in(&mut self, root: &Directory, entries_max: usize) -> Progress {
         for _ in 0..entries_max {
-            let Some(reading) = &mut self.reading else {
-                let Some(dir) = self.todo.pop() else { return Progress::Done };
-                match std::fs::read_dir(&dir) {
-                    Ok(reading) => self.reading = Some(reading),
-                    Err(error) => self.blind |= hides(&error),
+            let Some((reading, path)) = &mut self.reading else {
+                let Some(path) = self.todo.pop() else { return Progress::Done };
+                match read(root, &path) {
+                    Ok(reading) => self.reading = Some((reading, path)),
+                    Err(errno) => self.blind |= hides(errno),
                 }
                 continue;
             };
             match reading.next() {
-                Some(Ok(entry)) => match entry.metadata() {
-                    Ok(about) => self.count(&about, || entry.path()),
-                    Err(error) => self.blind |= hides(&error),
-                },
+                Some(Ok(entry)) => {
+                    let name = entry.file_name();
+                    if matches!(name.to_bytes(), b"." | b"..") {
+                        continue;
+                    }
+                    match look(reading, name) {
+                        Ok(about) => {
+                            let path = path.join(OsStr::from_bytes(name.to_bytes()));
+                            self.count(&about, path);
+                        }
+                        Err(errno) => self.blind |= hides(errno),
+                    }
+                }
                 Some(Err(_)) => self.blind = true,
                 None => self.reading = None,
             }
@@ -209,21 +226,21 @@ impl Walk {
         Progress::More
     }
 
-    fn count(&mut self, about: &std::fs::Metadata, path: impl FnOnce() -> PathBuf) {
-        if about.dev() != self.device {
+    fn count(&mut self, about: &Statx, path: PathBuf) {
+        if makedev(about.stx_dev_major, about.stx_dev_minor) != self.device {
             return;
         }
-        if about.is_dir() {
+        if FileType::from_raw_mode(about.stx_mode.into()) == FileType::Directory {
             match self.todo.len() < REMEMBERED_MAX {
-                true => self.todo.push(path()),
+                true => self.todo.push(path),
                 false => self.blind = true,
             }
-        } else if about.nlink() > 1 && !self.remember(about.ino()) {
+        } else if about.stx_nlink > 1 && !self.remember(about.stx_ino) {
             return;
         }
-        let bytes = about.blocks() * 512;
+        let bytes = about.stx_blocks * 512;
         self.bytes += bytes;
-        if about.created().is_ok_and(|made| made >= self.session_began) {
+        if made(about).is_some_and(|made| made >= self.session_began) {
             self.new_bytes += bytes;
         }
     }
@@ -236,9 +253,48 @@ impl Walk {
     }
 }
 
+/// Opens a directory of the workspace to be read.
+fn read(root: &Directory, path: &Path) -> rustix::io::Result<Dir> {
+    if path == Path::new("") {
+        return root.entries();
+    }
+    let flags = READ | OFlags::DIRECTORY;
+    Dir::new(open_beneath(root, path, flags, Mode::empty(), Links::Refuse)?)
+}
+
+/// What an entry is. A link is described itself.
+fn look(directory: &Dir, name: &std::ffi::CStr) -> rustix::io::Result<Statx> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    statx(directory.fd()?, name, AtFlags::SYMLINK_NOFOLLOW, wanted)
+}
+
+/// When a file was made, where the file system says that.
+fn made(about: &Statx) -> Option<SystemTime> {
+    if about.stx_mask & StatxFlags::BTIME.bits() == 0 {
+        return None;
+    }
+    let seconds = u64::try_from(about.stx_btime.tv_sec).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, about.stx_btime.tv_nsec))
+}
+
+fn is_empty(directory: &Directory) -> bool {
+    let Ok(mut entries) = directory.entries() else { return false };
+    let other = |name: &[u8]| !matches!(name, b"." | b"..");
+    !entries.any(|entry| match entry {
+        Ok(entry) => other(entry.file_name().to_bytes()),
+        Err(_) => true,
+    })
+}
+
+/// What the file system of the workspace has left for its owner.
+fn free_bytes(workspace: &Directory) -> Option<u64> {
+    let about = fstatvfs(workspace).ok()?;
+    Some(about.f_bfree.saturating_mul(about.f_frsize))
+}
+
 /// Whether an error can be the session's doing. What is gone meanwhile holds nothing.
-fn hides(error: &io::Error) -> bool {
-    error.kind() != io::ErrorKind::NotFound
+fn hides(errno: Errno) -> bool {
+    errno != Errno::NOENT
 }
 
 #[cfg(test)]
@@ -341,8 +397,9 @@ mod tests {
                 std::fs::write(below.join(file.to_string()), "x").unwrap();
             }
         }
-        let mut walk = Walk::begin(dir.path(), SystemTime::now(), 0).unwrap();
-        let parts = (1..).find(|_| walk.go_on(ENTRIES_PER_LOOK) == Progress::Done);
+        let root = Directory::trusted(dir.path()).unwrap();
+        let mut walk = Walk::begin(&root, SystemTime::now(), 0).unwrap();
+        let parts = (1..).find(|_| walk.go_on(&root, ENTRIES_PER_LOOK) == Progress::Done);
         assert_eq!(parts, Some(2));
         assert!(walk.bytes >= 40 * 150 * 512 && !walk.blind, "{}", walk.bytes);
     }
@@ -354,8 +411,9 @@ mod tests {
         write(other.path(), "large", 8 * MIB);
         std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
         std::os::unix::fs::symlink(other.path(), dir.path().join("out")).unwrap();
-        let mut walk = Walk::begin(dir.path(), SystemTime::now(), 0).unwrap();
-        assert_eq!(walk.go_on(ENTRIES_PER_LOOK), Progress::Done);
+        let root = Directory::trusted(dir.path()).unwrap();
+        let mut walk = Walk::begin(&root, SystemTime::now(), 0).unwrap();
+        assert_eq!(walk.go_on(&root, ENTRIES_PER_LOOK), Progress::Done);
         assert_eq!(walk.bytes / MIB, 1);
     }
 
@@ -375,7 +433,7 @@ mod tests {
             .unwrap();
         let mut said = [0];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
-        let device = std::fs::metadata(dir.path()).unwrap().dev();
+        let device = Directory::trusted(dir.path()).unwrap().stat().unwrap().st_dev;
         let unlinked = Processes::below_this().unlinked_bytes(device);
         drop(child.stdin.take());
         child.wait().unwrap();

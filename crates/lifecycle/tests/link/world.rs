@@ -263,6 +263,7 @@ impl World {
             calls: Vec::new(),
             restarts: 0,
             forks: true,
+            room: None,
             hold: Hold::PidNamespace,
         }));
         let mut out = Vec::new();

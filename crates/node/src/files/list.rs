@@ -8,8 +8,8 @@ use windlass_protocol::api::{ENTRIES_MAX, FileEntry, FileKind, FileList, FilesQu
 
 use super::condition::etag;
 use super::staging::is_staged;
-use super::workspace::entries;
 use super::{FileError, FilePath, Workspace};
+use windlass_sandbox::beneath::entries;
 
 /// Directories within each other that are gone into.
 const DEPTH_MAX: usize = 64;

@@ -10,9 +10,9 @@ use rustix::fs::{AtFlags, FileType, statat};
 use rustix::io::Errno;
 use tokio::net::unix::pipe;
 use windlass_protocol::api::{FileEvent, FileEventKind};
+use windlass_sandbox::beneath::entries;
 
 use super::staging::is_staged;
-use super::workspace::entries;
 use super::{FileError, FilePath, Workspace};
 
 /// Directories of one watch. Of more, only that there are more is told.

@@ -7,35 +7,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, mkdirat, open,
-    openat, openat2, statat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, mkdirat, statat};
 use rustix::io::Errno;
+use windlass_sandbox::beneath::{DIRECTORY, Directory, Links, READ, is_of_kernel, open_beneath};
 
 use super::hidden::Hidden;
 use super::{Condition, FileError, FilePath, Files, Place, Turnstile, condition};
-
-/// Times that a path is resolved again which was renamed meanwhile.
-const RESOLVES_MAX: usize = 64;
-
-/// Beneath, and no other process's descriptors.
-const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
-
-const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-
-/// File systems that are the kernel's own face. Their files look plain, and reading one of them as
-/// the node is not what reading it as the session would be.
-const KERNEL_FILE_SYSTEMS: [u64; 8] = [
-    0x9fa0,      // proc
-    0x6265_6572, // sysfs
-    0x6462_6720, // debugfs
-    0x7472_6163, // tracefs
-    0x7363_6673, // securityfs
-    0xcafe_4a11, // bpf
-    0x0027_e0eb, // cgroup
-    0x6367_7270, // cgroup2
-];
 
 /// What a file is, whatever it is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,18 +53,19 @@ impl OpenFile {
 
 impl Workspace {
     pub fn open(place: &Place, files: &Files) -> Result<Self, FileError> {
-        let missing = |cause: Errno| FileError::NoWorkspace {
+        let missing = |cause: io::Error| FileError::NoWorkspace {
             path: place.workspace.display().to_string(),
-            cause: cause.into(),
+            cause,
         };
-        let root = open(&place.workspace, DIRECTORY, Mode::empty()).map_err(missing)?;
-        let identity = Identity::of(&fstat(&root).map_err(missing)?);
+        // The path was recorded without links.
+        let root = Directory::recorded(&place.workspace).map_err(missing)?;
+        let identity = Identity::of(&root.stat().map_err(missing)?);
         Ok(Self {
             turnstile: files.turnstile(identity),
             hidden: Hidden::of(place),
             file_bytes_max: place.file_bytes_max,
             identity,
-            root,
+            root: root.into(),
         })
     }
 
@@ -108,9 +86,7 @@ impl Workspace {
         // Looked at before it is opened: opening a pipe or a device can do something.
         let seen = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
         self.check_plain(path, &seen)?;
-        let flags =
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = beneath(&directory, name, flags, Mode::empty()).map_err(failed)?;
+        let file = beneath(&directory, name, READ, Mode::empty()).map_err(failed)?;
         let stat = fstat(&file).map_err(failed)?;
         self.check_plain(path, &stat)?;
         Ok(OpenFile {
@@ -205,33 +181,19 @@ impl Workspace {
     }
 }
 
-/// Opens beneath a directory.
+/// Opens beneath a directory. Links are followed as long as they stay beneath it: a client names its
+/// files as the session's code does.
 pub(super) fn beneath(
     directory: impl AsFd,
     path: &str,
     flags: OFlags,
     mode: Mode,
 ) -> rustix::io::Result<OwnedFd> {
-    let mut tries = 0;
-    loop {
-        match openat2(&directory, path, flags, mode, BENEATH) {
-            // Something was renamed on the way, or a signal came.
-            Err(Errno::AGAIN | Errno::INTR) if tries < RESOLVES_MAX => tries += 1,
-            done => return done,
-        }
-    }
-}
-
-/// What is in a directory that was opened to be used by name.
-pub(super) fn entries(directory: &OwnedFd) -> rustix::io::Result<Dir> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Dir::new(openat(directory, ".", flags, Mode::empty())?)
+    open_beneath(directory, path.as_ref(), flags, mode, Links::Inside)
 }
 
 fn check_file_system(directory: impl AsFd, path: &FilePath) -> Result<(), FileError> {
-    let found = fstatfs(directory).map_err(|cause| FileError::of(path.as_str(), cause))?;
-    let kind = u64::try_from(found.f_type).unwrap_or(0) & u64::from(u32::MAX);
-    if KERNEL_FILE_SYSTEMS.contains(&kind) {
+    if is_of_kernel(directory).map_err(|cause| FileError::of(path.as_str(), cause))? {
         let why = "it is the kernel's, and no file";
         return Err(FileError::Refused { path: path.as_str().to_owned(), why });
     }

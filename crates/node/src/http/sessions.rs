@@ -78,7 +78,8 @@ pub(super) async fn list(
         let ended = kept
             .iter()
             .filter(|facts| !live.contains(&facts.created.id) && !app.knows(&facts.created.id));
-        sessions.extend(ended.map(|facts| start::info(facts, SessionState::Ended)));
+        // One whose record cannot be read is logged.
+        sessions.extend(ended.filter_map(|facts| start::info(facts, SessionState::Ended).ok()));
     }
     sessions.sort_by(|a, b| b.created_at_ms.cmp(&a.created_at_ms).then(a.id.cmp(&b.id)));
     Ok(Json(SessionList { sessions }))
@@ -174,7 +175,7 @@ pub(super) fn not_live(app: &App, id: &SessionId) -> Refusal {
 /// An ended session, as the journal knows it.
 pub(super) async fn ended(app: &App, id: &SessionId) -> Answer<Session> {
     match app.journal.session(id).map_err(internal)? {
-        Some(facts) if !app.knows(id) => Ok(start::info(&facts, SessionState::Ended)),
+        Some(facts) if !app.knows(id) => Ok(start::info(&facts, SessionState::Ended)?),
         _ => Err(not_live(app, id)),
     }
 }

@@ -64,8 +64,6 @@ pub(crate) struct Actor {
     /// The keeper's word when it was attached to, until its held events are taken in.
     pub(super) attached: Option<Attached>,
     pub(super) closing: Option<Closing>,
-    /// Whether the keeper knows how to fork.
-    pub(super) keeper_forks: bool,
     pub(super) fork: ForkSide,
 }
 

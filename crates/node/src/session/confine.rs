@@ -1,7 +1,6 @@
 //! How a new session is confined: from what its client asks for to the plan that its keeper gets.
 //! The machine is asked once what it can do; each session only what lies around it.
 
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -78,7 +77,7 @@ pub(super) fn confine(
         ..site(context, machine, id, policy, workspace, recipe)
     };
     if let Some(tmp) = &site.tmp {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(tmp).map_err(|error| {
+        make_own(context, tmp).map_err(|error| {
             let message = format!("cannot create the session's temporary directory: {error}");
             Failure::new(ErrorCode::Internal, message)
         })?;
@@ -95,9 +94,15 @@ pub(super) fn confine(
     Ok(Confined { planned, around, egress, tmp: site.tmp, room: room.clone() })
 }
 
+/// Makes one of the node's own directories, where it is missing.
+fn make_own(context: &Context, path: &Path) -> std::io::Result<()> {
+    let state = rooms::state(&context.config)?;
+    state.make_directory(rooms::inside(&context.config, path)?, 0o700).map(drop)
+}
+
 /// The session's room for twins.
 pub(super) fn room(context: &Context, id: &SessionId) -> Result<PathBuf, Failure> {
-    rooms::make(&context.config.room_of(id)).map_err(|error| {
+    rooms::make(&context.config, id).map_err(|error| {
         let message = format!("cannot create the session's room for twins: {error}");
         Failure::new(ErrorCode::Internal, message)
     })
@@ -128,7 +133,7 @@ impl Usual {
 pub(crate) fn usual(context: &Context, program: &Path) -> Option<Usual> {
     let own = [context.config.workspaces_dir(), context.config.rooms_dir()];
     for directory in &own {
-        std::fs::create_dir_all(directory).ok()?;
+        make_own(context, directory).ok()?;
     }
     usual_in(context, program, own)
 }

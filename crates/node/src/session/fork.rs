@@ -19,9 +19,10 @@ use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::{Event, Session as Machine};
 use windlass_protocol::api::SessionState;
 use windlass_protocol::limits::WAITING_TURNS_MAX;
-use windlass_protocol::link::{Command, Fork, ForkEnd, NotCarried};
+use windlass_protocol::link::{Attached, Command, Fork, ForkEnd, NotCarried};
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
 
+use self::rooms::Staged;
 use super::actor::Actor;
 use super::keeper_link::KeeperLink;
 use super::requests::answer;
@@ -48,6 +49,9 @@ pub(crate) struct Original {
 pub(super) struct ForkSide {
     /// Its first room; none where an earlier release made the session.
     room: Option<PathBuf>,
+    /// The room in which the next twin's place is made, as the keeper said and this node has gone on
+    /// since. None where the keeper does not say.
+    current: Option<PathBuf>,
     /// It is a twin, and its worker has not been up yet.
     awaits_twin: bool,
     /// Over when nobody wants it idle any more.
@@ -60,7 +64,23 @@ pub(super) struct ForkSide {
 
 impl ForkSide {
     pub fn new(room: Option<PathBuf>, is_twin: bool) -> Self {
-        Self { room, awaits_twin: is_twin, held: None, put_off: VecDeque::new(), asked: None }
+        Self {
+            room,
+            current: None,
+            awaits_twin: is_twin,
+            held: None,
+            put_off: VecDeque::new(),
+            asked: None,
+        }
+    }
+
+    /// The keeper knows where it has forked. A command that it has not seen yet may go further.
+    pub fn keeper_said(&mut self, attached: &Attached) {
+        let depth = |room: &PathBuf| room.components().count();
+        let said = attached.room.as_ref().filter(|_| attached.forks);
+        if said.map(depth) > self.current.as_ref().map(depth) {
+            self.current = said.cloned();
+        }
     }
 
     pub fn is_held(&self) -> bool {
@@ -122,20 +142,26 @@ async fn make(
     }
     let (hold, until) = oneshot::channel();
     let held = original.ask(|reply| Request::Hold { until, reply }).await?;
-    let (new, fork) = prepare_apart(context, original, held, id, owner).await?;
-    let (socket, place) = (fork.socket.clone(), family::place(&fork.room));
+    let Prepared { new, spec, fork, left_out } =
+        prepare_apart(context, original, held, id, owner).await?;
+    let (socket, room) = (fork.socket.clone(), fork.room.clone());
     let asked = original.ask(|reply| Request::Fork { fork: Box::new(fork), reply });
     let asked = tokio::time::timeout(FORK_PATIENCE, asked).await;
     drop(hold);
     let asked = asked.unwrap_or_else(|_| Err(refused("its keeper did not answer in time")));
-    let not_carried = match asked {
+    let mut not_carried = match asked {
         Ok(not_carried) => not_carried,
         Err(failure) => {
-            let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(place)).await;
+            let (context, id) = (context.clone(), id.clone());
+            let remove = move || {
+                rooms::unlink(&context.config, &id);
+                rooms::remove_place(&context.config, &room);
+            };
+            let _ = tokio::task::spawn_blocking(remove).await;
             return Err(failure);
         }
     };
-    let spec: Spec = serde_json::from_value(new.spec.clone()).unwrap_or_default();
+    not_carried.extend(left_out);
     let log = context.journal.create(new).map_err(|error| start::creation_failed(id, &error))?;
     let half = NodeHalf::new(context.epoch, LinkSeq(0));
     let link = KeeperLink::open(socket, half, None).map_err(|error| {
@@ -150,6 +176,15 @@ async fn make(
     Ok((handle, not_carried))
 }
 
+/// What a fork needs before the keeper is asked for it.
+struct Prepared {
+    new: NewSession,
+    spec: Spec,
+    fork: Fork,
+    /// Files that the copy of the workspace does not have.
+    left_out: Vec<NotCarried>,
+}
+
 /// [`prepare`], where waiting hurts nobody.
 async fn prepare_apart(
     context: &Arc<Context>,
@@ -157,7 +192,7 @@ async fn prepare_apart(
     held: Original,
     id: &SessionId,
     owner: Option<Owner>,
-) -> Result<(NewSession, Fork), Failure> {
+) -> Result<Prepared, Failure> {
     let (context, id, first) = (context.clone(), id.clone(), original.family.clone());
     let prepared = move || prepare(&context, held, id, first, owner);
     let prepared = tokio::task::spawn_blocking(prepared).await;
@@ -171,23 +206,20 @@ fn prepare(
     id: SessionId,
     first: SessionId,
     owner: Option<Owner>,
-) -> Result<(NewSession, Fork), Failure> {
+) -> Result<Prepared, Failure> {
     let Original { created, room } = held;
-    let spec: Spec = serde_json::from_value(created.spec.clone()).unwrap_or_default();
+    let spec = Spec::of(&created)?;
     check_hidden(context, &spec, created.workspace.as_ref())?;
     let socket = keepers::socket_path(&context.config, &id);
     keepers::check_path(&socket).map_err(|error| start::internal(&error.to_string()))?;
     keepers::remove_socket(&socket);
-    rooms::prepare(&room).map_err(|error| cannot_copy(&error))?;
+    let staged = Staged::new(&context.config, &id).map_err(|error| cannot_copy(&error))?;
+    let into = staged.workspace().map_err(|error| cannot_copy(&error))?;
+    let left_out = copy::copy(created.workspace.as_ref(), &into)?;
     let copy = family::workspace(&room);
-    if let Err(failure) = copy::copy(created.workspace.as_ref(), &copy) {
-        rooms::undo(&room);
-        return Err(failure);
-    }
-    rooms::link(&context.config.workspace_of(&id), &copy);
+    // A session whose record has no policy is of a release that had none, and so has no limits.
     let limits = spec.policy.as_ref().map(|policy| policy.limits).unwrap_or_default();
     let cgroups = context.cgroups.make(&id, &limits).map_err(|error| {
-        rooms::undo(&room);
         start::internal(&format!("the cgroups of session {id} cannot be made: {error}"))
     })?;
     let spec = Spec {
@@ -205,10 +237,15 @@ fn prepare(
         created_at_ms: now_ms(),
         workspace: copy.display().to_string(),
         worker_kind: created.worker_kind,
-        spec: serde_json::to_value(&spec).unwrap_or_default(),
+        spec: spec.record()?,
         quota_bytes: created.quota_bytes,
     };
-    Ok((new, Fork { session: id, socket, room, cgroups }))
+    rooms::link(&context.config, &id, &copy).map_err(|error| cannot_copy(&error))?;
+    if let Err(error) = staged.install(&context.config, &room) {
+        rooms::unlink(&context.config, &id);
+        return Err(refused(&format!("its twin's directories cannot be made: {error}")));
+    }
+    Ok(Prepared { new, spec, fork: Fork { session: id, socket, room, cgroups }, left_out })
 }
 
 /// A copy must not show what is hidden.
@@ -246,13 +283,14 @@ impl Actor {
         let first = self.fork.room.as_deref().ok_or_else(|| {
             refused("it was made by an earlier release, without a room for twins")
         })?;
-        if !self.keeper_forks {
-            return Err(refused("its keeper is of an earlier release"));
+        let room = self.fork.current.clone();
+        let room = room.ok_or_else(|| refused("its keeper is of an earlier release"))?;
+        if !rooms::is_room_of(first, &room) {
+            return Err(refused("its keeper names a room that is none of its own"));
         }
         if created.worker_kind != "python" {
             return Err(refused("only Python sessions can be forked"));
         }
-        let room = rooms::current(first);
         self.fork.held = Some(until);
         Ok(Original { created, room })
     }
@@ -289,6 +327,8 @@ impl Actor {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
         self.fork.asked = Some((fork.session.clone(), reply));
+        // Whatever becomes of it: the worker may be behind its layer then.
+        self.fork.current = Some(family::next_room(&fork.room));
         self.link.command(Command::Fork(fork), Bytes::new());
         // A closed link shows when it is read.
         let _ = self.link.flush();
@@ -325,7 +365,6 @@ impl Actor {
         if others.iter().any(|other| other.family == handle.family && other.id != self.id) {
             return None;
         }
-        let left = self.context.config.tmp_of(&handle.family);
-        self.tmp.take().or_else(|| left.is_dir().then_some(left))
+        self.tmp.take().or_else(|| Some(self.context.config.tmp_of(&handle.family)))
     }
 }

@@ -97,7 +97,7 @@ impl Actor {
             info.keeper_pid = pid.or_else(|| self.link.peer_pid());
             info.hold = Some(attached.hold);
         }
-        self.keeper_forks = attached.forks;
+        self.fork.keeper_said(attached);
         self.context.starting.answered(&self.id);
         if let Err(error) = self.link.attached(attached) {
             tracing::warn!(session = %self.id, %error, "the keeper's link broke");

@@ -2,10 +2,12 @@
 //! worker can be confined in them before there is a session. Whoever gets them has a link to them where
 //! a workspace of its own would be, by which they are found and removed with it.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use windlass_protocol::{Epoch, SessionId};
+use windlass_sandbox::beneath::Directory;
 
 use super::fork::rooms;
 use crate::config::Config;
@@ -19,25 +21,34 @@ const ROOM: &str = "room";
 pub(crate) struct Place {
     pub workspace: PathBuf,
     pub room: PathBuf,
-    directory: PathBuf,
+    /// The directory of all places, which no session can write.
+    places: Directory,
+    name: OsString,
     taken: bool,
 }
 
 impl Place {
     /// Makes them. No two of a machine have the same epoch and number.
     pub fn make(config: &Config, epoch: Epoch, number: u64) -> io::Result<Self> {
-        let directory = config.places_dir().join(format!("{}-{number}", epoch.0));
-        let (workspace, room) = (directory.join(WORKSPACE), directory.join(ROOM));
-        let mut place = Self { workspace, room, directory, taken: false };
-        std::fs::create_dir_all(&place.workspace)?;
-        place.room = rooms::make(&place.room)?;
+        let all = config.places_dir();
+        let name = format!("{}-{number}", epoch.0);
+        let directory = all.join(&name);
+        let place = Self {
+            workspace: directory.join(WORKSPACE),
+            room: directory.join(ROOM),
+            places: rooms::state(config)?.make_directory(rooms::inside(config, &all)?, 0o755)?,
+            name: name.into(),
+            taken: false,
+        };
+        let made = place.places.make_directory(&place.name, 0o755)?;
+        made.create_directory(WORKSPACE, 0o755)?;
+        made.create_directory(ROOM, 0o700)?;
         Ok(place)
     }
 
     /// Leaves word of it where the session's own workspace would be.
     pub fn link(&self, config: &Config, session: &SessionId) -> io::Result<()> {
-        std::fs::create_dir_all(config.workspaces_dir())?;
-        std::os::unix::fs::symlink(&self.workspace, config.workspace_of(session))
+        rooms::link(config, session, &self.workspace)
     }
 
     /// A session has it now.
@@ -49,26 +60,38 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.taken {
-            remove(&self.directory);
+            remove(&self.places, &self.name);
         }
     }
 }
 
 /// Removes a place in which nobody has left anything.
-fn remove(directory: &Path) {
-    let _ = std::fs::remove_dir(directory.join(WORKSPACE));
-    let _ = std::fs::remove_dir(directory.join(ROOM));
-    let _ = std::fs::remove_dir(directory);
+fn remove(places: &Directory, name: &OsStr) {
+    let directory = Path::new(name);
+    for empty in [directory.join(WORKSPACE), directory.join(ROOM), directory.to_owned()] {
+        let _ = places.remove_directory(empty);
+    }
+}
+
+/// The directory of all places, if there is one.
+fn all(config: &Config) -> io::Result<Directory> {
+    let path = config.places_dir();
+    rooms::state(config)?.directory(rooms::inside(config, &path)?)
 }
 
 /// Clears away what a session that has not come to be would have had.
 pub(crate) fn give_back(config: &Config, session: &SessionId) {
     let link = config.workspace_of(session);
-    if let Ok(workspace) = link.read_link()
-        && workspace.starts_with(config.places_dir())
+    let workspace =
+        rooms::state(config).and_then(|state| state.read_link(rooms::inside(config, &link)?));
+    let Ok(workspace) = workspace else { return };
+    if let Some((directory, _)) = rooms::root_of(config, &workspace)
+        && directory.starts_with(config.places_dir())
     {
-        let _ = std::fs::remove_file(&link);
-        workspace.parent().into_iter().for_each(remove);
+        rooms::unlink(config, session);
+        if let (Ok(places), Some(name)) = (all(config), directory.file_name()) {
+            remove(&places, name);
+        }
     }
 }
 
@@ -76,22 +99,19 @@ pub(crate) fn give_back(config: &Config, session: &SessionId) {
 /// be.
 pub(crate) fn sweep(context: &Context) {
     let config = &context.config;
-    let Ok(places) = std::fs::read_dir(config.places_dir()) else { return };
-    let mut taken = std::collections::HashSet::new();
-    for link in std::fs::read_dir(config.workspaces_dir()).into_iter().flatten().flatten() {
-        let Ok(workspace) = link.path().read_link() else { continue };
-        let session = link.file_name().into_string().ok().and_then(|id| SessionId::parse(id).ok());
-        match session {
-            Some(id) if is_unknown(context, &id) => give_back(config, &id),
-            _ => drop(taken.insert(workspace)),
+    let Ok(places) = all(config) else { return };
+    for id in rooms::linked_ids(config) {
+        if is_unknown(context, &id) {
+            give_back(config, &id);
         }
     }
-    for place in places.flatten().map(|place| place.path()) {
-        let of_this_node = place.file_name().is_some_and(|name| {
-            name.as_encoded_bytes().starts_with(format!("{}-", context.epoch.0).as_bytes())
-        });
-        if !of_this_node && !taken.contains(&place.join(WORKSPACE)) {
-            remove(&place);
+    // Without knowing who has a place, none is removed.
+    let (Ok(taken), Ok(names)) = (rooms::linked(config), places.names()) else { return };
+    let this_node = format!("{}-", context.epoch.0);
+    for name in names {
+        let of_this_node = name.as_encoded_bytes().starts_with(this_node.as_bytes());
+        if !of_this_node && !taken.contains(&config.places_dir().join(&name).join(WORKSPACE)) {
+            remove(&places, &name);
         }
     }
 }
@@ -105,7 +125,9 @@ mod tests {
     use super::*;
 
     fn config(dir: &Path) -> Config {
-        Config::new(dir.join("run"), dir.join("state"), PathBuf::new())
+        let config = Config::new(dir.join("run"), dir.join("state"), PathBuf::new());
+        std::fs::create_dir(&config.state_dir).unwrap();
+        config
     }
 
     #[test]
@@ -130,8 +152,8 @@ mod tests {
         let (workspace, room) = (place.workspace.clone(), place.room.clone());
         drop(place);
         std::fs::write(workspace.join("work"), "done").unwrap();
-        rooms::remove_empty(&room);
-        rooms::remove_copy(&config.workspace_of(&id));
+        rooms::remove_empty(&config, &room);
+        rooms::remove_workspace(&config, &id);
         assert!(!workspace.exists() && !config.places_dir().exists());
     }
 

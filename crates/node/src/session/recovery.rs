@@ -129,14 +129,14 @@ impl Actor {
             let remove = move || {
                 context.cgroups.remove(&dirs);
                 if let Some(room) = room {
-                    rooms::remove_empty(&room);
+                    rooms::remove_empty(&context.config, &room);
                 }
-                tmp.map_or(Ok(()), std::fs::remove_dir_all)
+                if let Some(tmp) = tmp {
+                    rooms::remove(&context.config, &tmp);
+                }
             };
-            // It fails only with the runtime, and then the next node sweeps.
-            if let Ok(Err(error)) = tokio::task::spawn_blocking(remove).await {
-                tracing::warn!(session = %self.id, %error, "temporary files cannot be removed");
-            }
+            // It fails only with the runtime.
+            let _ = tokio::task::spawn_blocking(remove).await;
         }
     }
 

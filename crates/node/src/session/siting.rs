@@ -36,7 +36,7 @@ pub(super) fn site(
     if let Some(sited) = at_place(context, id, wanted, policy) {
         return Ok(sited);
     }
-    let workspace = workers::workspace(wanted, &context.config.workspace_of(id))?;
+    let workspace = workers::workspace(wanted, &context.config, id)?;
     let recipe = context.workers.recipe(wanted, &workspace)?;
     let room = room(context, id)?;
     let mut sited =

@@ -39,6 +39,7 @@ const LAUNCH_WAIT: Duration = Duration::from_secs(5);
 /// What the journal keeps of a session's making, to go on with it after a restart.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Spec {
+    #[serde(default = "usual_interrupt_grace_ms")]
     pub interrupt_grace_ms: u64,
     /// Absent in what a node wrote that knew of none.
     #[serde(default)]
@@ -60,11 +61,24 @@ pub(super) struct Spec {
     pub room: Option<PathBuf>,
 }
 
+/// Of a session whose record does not say.
+fn usual_interrupt_grace_ms() -> u64 {
+    5000
+}
+
 impl Spec {
-    /// Of a session whose own cannot be read.
-    pub(super) fn plain(interrupt_grace: Duration) -> Self {
-        let interrupt_grace_ms = millis(interrupt_grace);
-        Self { interrupt_grace_ms, ..Self::default() }
+    /// From a session's record. Fields that the record lacks have their defaults; a record that cannot
+    /// be read is an error, since its policy would be lost.
+    pub(super) fn of(created: &NewSession) -> Result<Self, Failure> {
+        serde_json::from_value(created.spec.clone()).map_err(|error| {
+            internal(&format!("the record of session {} cannot be read: {error}", created.id))
+        })
+    }
+
+    /// As the journal keeps it.
+    pub(super) fn record(&self) -> Result<serde_json::Value, Failure> {
+        serde_json::to_value(self)
+            .map_err(|error| internal(&format!("a session's record cannot be made: {error}")))
     }
 
     /// How long the session may live.
@@ -124,8 +138,8 @@ async fn make_reserved(
             context.starting.end(&id);
             // Whatever was made of it goes; a leftover that is busy is swept by the next node.
             context.cgroups.remove_of(&id);
-            let _ = std::fs::remove_dir_all(context.config.tmp_of(&id));
-            rooms::remove_empty(&context.config.room_of(&id));
+            rooms::remove(&context.config, &context.config.tmp_of(&id));
+            rooms::remove_empty(&context.config, &context.config.room_of(&id));
             places::give_back(&context.config, &id);
             context.forget(&id);
             Err(failure)
@@ -207,7 +221,7 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         created_at_ms: now_ms(),
         workspace: workspace.display().to_string(),
         worker_kind: recipe.kind.to_owned(),
-        spec: serde_json::to_value(&spec).unwrap_or_default(),
+        spec: spec.record()?,
         quota_bytes: wanted.output_quota_bytes.unwrap_or(config.output_quota_bytes),
     };
     let log = match claimed.as_mut().and_then(Claimed::take_spare) {
@@ -259,7 +273,7 @@ pub(super) fn assemble(
 ) -> (Actor, Handle) {
     let (sender, inbox) = mpsc::channel(INBOX_MAX);
     let (seen, seen_receiver) = watch::channel(log.facts().last_seq);
-    let info = Arc::new(Mutex::new(info(log.facts(), machine.state())));
+    let info = Arc::new(Mutex::new(info_with(log.facts(), machine.state(), &spec)));
     let egress = spec.hosts().map(|rules| Arc::new(Ledger::new(rules, sender.clone())));
     let handle = Handle {
         id: id.clone(),
@@ -269,6 +283,7 @@ pub(super) fn assemble(
         reader: log.reader(),
         egress,
         family: spec.family.clone().unwrap_or_else(|| id.clone()),
+        room: spec.room.clone(),
     };
     let caller = spec.caller(&id);
     let wall_s = spec.wall_s();
@@ -299,28 +314,18 @@ pub(super) fn assemble(
         owed: Owed::default(),
         attached: None,
         closing: None,
-        keeper_forks: false,
         fork: ForkSide::new(spec.room, spec.forked_from.is_some()),
     };
     (actor, handle)
 }
 
-/// What the session was made with.
-fn policy(created: &NewSession) -> Option<Box<Policy>> {
-    let policy = created.spec.get("policy")?;
-    serde_json::from_value(policy.clone()).ok()
+/// A session from its journal: what clients are shown of it. Without its policy it is not shown, since
+/// what the policy hides is found by it.
+pub(crate) fn info(facts: &Facts, state: SessionState) -> Result<api::Session, Failure> {
+    Ok(info_with(facts, state, &Spec::of(&facts.created)?))
 }
 
-fn owner(created: &NewSession) -> Option<Owner> {
-    serde_json::from_value(created.spec.get("owner")?.clone()).ok()
-}
-
-fn forked_from(created: &NewSession) -> Option<SessionId> {
-    serde_json::from_value(created.spec.get("forked_from")?.clone()).ok()?
-}
-
-/// A session from its journal: what clients are shown of it.
-pub(crate) fn info(facts: &Facts, state: SessionState) -> api::Session {
+fn info_with(facts: &Facts, state: SessionState, spec: &Spec) -> api::Session {
     api::Session {
         id: facts.created.id.clone(),
         state,
@@ -336,9 +341,9 @@ pub(crate) fn info(facts: &Facts, state: SessionState) -> api::Session {
         worker_pid: facts.worker_pid,
         started_by: facts.started_by,
         hold: None,
-        policy: policy(&facts.created),
-        owner: owner(&facts.created),
-        forked_from: forked_from(&facts.created),
+        policy: spec.policy.clone().map(Box::new),
+        owner: spec.owner.clone(),
+        forked_from: spec.forked_from.clone(),
         confinement: facts.confinement.clone(),
         output_bytes: facts.output_bytes,
         output_dropped_bytes: facts.output_dropped_bytes,

@@ -38,9 +38,20 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
         drop(log);
         return unmake(context, id, &socket);
     }
-    let spec: Spec = serde_json::from_value(log.facts().created.spec.clone())
-        .unwrap_or_else(|_| Spec::plain(context.config.interrupt_grace));
     let machine = Machine::recover(life_facts(log.facts()));
+    let spec = match Spec::of(&log.facts().created) {
+        Ok(spec) => spec,
+        Err(failure) => {
+            // Without its policy nobody knows what it may do: it ends.
+            if let Ok(link) = KeeperLink::open(socket.clone(), half(), None) {
+                link.peer_pid().into_iter().for_each(keepers::end);
+            }
+            keepers::remove_socket(&socket);
+            context.cgroups.remove_of(id);
+            end_without_keeper(log, machine, id)?;
+            return Err(failure.message);
+        }
+    };
     context.cgroups.keep(&spec.cgroups);
     match KeeperLink::open(socket.clone(), half(), None) {
         Ok(link) => {
@@ -91,11 +102,14 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     tracing::info!(session = %id, "it had not begun when its node died: it is not made");
     keepers::remove_socket(socket);
     context.cgroups.remove_of(id);
-    let _ = std::fs::remove_dir_all(context.config.tmp_of(id));
-    rooms::remove_empty(&context.config.room_of(id));
-    places::give_back(&context.config, id);
+    let config = &context.config;
+    rooms::remove(config, &config.tmp_of(id));
+    rooms::remove_empty(config, &config.room_of(id));
+    places::give_back(config, id);
     // Only an empty one goes.
-    let _ = std::fs::remove_dir(context.config.workspace_of(id));
+    let workspace = config.workspace_of(id);
+    let _ = rooms::state(config)
+        .and_then(|state| state.remove_directory(rooms::inside(config, &workspace)?));
     context.journal.remove(id).map_err(|error| format!("journal: {error}"))
 }
 

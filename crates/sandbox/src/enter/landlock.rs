@@ -99,11 +99,19 @@ impl Rules {
 
 fn add(ruleset: &OwnedFd, path: &CString, access: u64) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let parent = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
+    let parent = match super::mounts::source(path) {
+        // `/proc/self` is a link of the kernel's own.
+        Err(Errno::LOOP) if path.as_bytes().starts_with(b"/proc/") => {
+            rustix::fs::open(path.as_c_str(), flags, Mode::empty())?
+        }
+        // A link opens nothing by itself: what it stands for has its own rule, or none. A link
+        // further up was put there after the plan was made.
+        Err(Errno::LOOP) => return Ok(()),
+        other => other?,
+    };
     let stat = rustix::fs::fstat(&parent)?;
     let access = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => access,
-        // A link opens nothing by itself: what it stands for has its own rule, or none.
         FileType::Symlink => 0,
         _ => access & rights::OF_FILE,
     };

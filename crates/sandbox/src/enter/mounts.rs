@@ -13,7 +13,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use self::calls::{Attributes, attach, clone_tree, make_tmpfs, set_attributes, source, target};
+pub(super) use self::calls::source;
+use self::calls::{Attributes, attach, clone_tree, make_tmpfs, set_attributes, target};
 use super::{Failed, PrepareError, Step, c_path, relative};
 use crate::plan::{Access, Kind, Mount};
 

@@ -65,7 +65,7 @@ pub(super) fn separate() -> Result<(), Errno> {
 }
 
 /// A path of the machine, with no link on the way.
-pub(super) fn source(path: &CStr) -> Result<OwnedFd, Errno> {
+pub(in crate::enter) fn source(path: &CStr) -> Result<OwnedFd, Errno> {
     open(CWD, path, ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)
 }
 

@@ -1,0 +1,136 @@
+//! Removes a tree that a session made, in bounded memory and with a bounded number of descriptors,
+//! whatever its depth and its modes are.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, chmod, fchmod, fstat, openat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::{rename_new, resolved};
+
+/// Directories within each other that are open at once. A deeper one is moved up first.
+const DEPTH_MAX: usize = 64;
+
+/// Times that a directory is emptied again because something was made in it meanwhile.
+const PASSES_MAX: usize = 64;
+
+/// What the node needs to empty a directory.
+const OWNER_ALL: u32 = 0o700;
+
+/// Removes `name` from the directory `above`, and what is beneath it.
+pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
+    let mut removing = Removing { above, moved: Vec::new(), count: 0 };
+    removing.entry(above, name, 0)?;
+    while let Some(deep) = removing.moved.pop() {
+        removing.entry(above, &deep, 0)?;
+    }
+    Ok(())
+}
+
+struct Removing<'a> {
+    /// Where directories are moved that are too deep.
+    above: BorrowedFd<'a>,
+    /// Their names there.
+    moved: Vec<OsString>,
+    count: usize,
+}
+
+impl Removing<'_> {
+    fn entry(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &OsStr,
+        depth: usize,
+    ) -> rustix::io::Result<()> {
+        match unlinkat(directory, name, AtFlags::empty()) {
+            Err(Errno::ISDIR | Errno::PERM) => {}
+            done => return done,
+        }
+        let mut last = Err(Errno::NOTEMPTY);
+        for _ in 0..PASSES_MAX {
+            let inner = open(directory, name)?;
+            if depth == DEPTH_MAX {
+                return self.move_up(directory, name);
+            }
+            self.empty(inner, depth)?;
+            last = unlinkat(directory, name, AtFlags::REMOVEDIR);
+            if !matches!(last, Err(Errno::NOTEMPTY | Errno::EXIST)) {
+                break;
+            }
+        }
+        last
+    }
+
+    fn empty(&mut self, directory: OwnedFd, depth: usize) -> rustix::io::Result<()> {
+        let mut entries = Dir::new(directory)?;
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            match self.entry(entries.fd()?, name, depth + 1) {
+                // Somebody else removed it.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn move_up(&mut self, directory: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
+        loop {
+            self.count += 1;
+            let new = OsString::from(format!(".windlass-deep-{}", self.count));
+            match rename_new(directory, name, self.above, &new) {
+                Ok(()) => {
+                    self.moved.push(new);
+                    return Ok(());
+                }
+                Err(Errno::EXIST) if self.count < usize::MAX => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+/// Opens a directory to empty it: never through a link, never into another mount. Its mode may forbid
+/// that; it goes away, so its mode is changed, by its descriptor.
+fn open(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = |flags| resolved(above, Path::new(name), flags, Mode::empty(), resolve);
+    match open(flags | OFlags::RDONLY) {
+        Ok(directory) => {
+            let mode = fstat(&directory)?.st_mode;
+            if mode & OWNER_ALL != OWNER_ALL {
+                // Where it is another user's, the kernel says so when something is removed.
+                let _ = fchmod(&directory, Mode::from_raw_mode(OWNER_ALL));
+            }
+            Ok(directory)
+        }
+        Err(Errno::ACCESS) => {
+            let directory = open(flags | OFlags::PATH)?;
+            if FileType::from_raw_mode(fstat(&directory)?.st_mode) != FileType::Directory {
+                return Err(Errno::NOTDIR);
+            }
+            chmod(by_descriptor(&directory), Mode::from_raw_mode(OWNER_ALL))?;
+            openat(&directory, ".", flags | OFlags::RDONLY, Mode::empty())
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A name of the very file that a descriptor is of: `fchmod` refuses one opened with `O_PATH`.
+fn by_descriptor(file: impl AsFd) -> String {
+    use std::os::fd::AsRawFd;
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+}

@@ -1,0 +1,322 @@
+//! Each operation against links in every position of its path, and against trees that a hostile
+//! session would make.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// A root with `in/file`, links to a place outside in all positions, and that place.
+struct Stage {
+    _dir: tempfile::TempDir,
+    root: PathBuf,
+    outside: PathBuf,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let (root, outside) = (base.join("root"), base.join("outside"));
+        std::fs::create_dir_all(root.join("in")).unwrap();
+        std::fs::create_dir_all(outside.join("sub")).unwrap();
+        std::fs::write(root.join("in/file"), "inside").unwrap();
+        std::fs::write(outside.join("secret"), "secret").unwrap();
+        std::fs::write(outside.join("sub/secret"), "secret").unwrap();
+        symlink(&outside, root.join("link")).unwrap();
+        symlink("../outside", root.join("up")).unwrap();
+        symlink(outside.join("secret"), root.join("in/leaf")).unwrap();
+        symlink("in", root.join("inner")).unwrap();
+        symlink("/proc/self/root", root.join("magic")).unwrap();
+        Self { _dir: dir, root, outside }
+    }
+
+    fn open(&self) -> Directory {
+        Directory::trusted(&self.root).unwrap()
+    }
+
+    /// Nothing outside was changed.
+    fn check_outside(&self) {
+        let names = |path: &Path| {
+            let mut names: Vec<_> =
+                std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&self.outside), ["secret", "sub"]);
+        assert_eq!(names(&self.outside.join("sub")), ["secret"]);
+        for file in ["secret", "sub/secret"] {
+            let about = self.outside.join(file).metadata().unwrap();
+            assert_eq!((about.nlink(), about.len(), about.mode() & 0o777), (1, 6, 0o644));
+        }
+        assert_eq!(self.outside.metadata().unwrap().mode() & 0o777, 0o755);
+    }
+}
+
+fn limits() -> CopyLimits {
+    let until = Instant::now() + Duration::from_secs(60);
+    CopyLimits { entries: 10_000, bytes: 1 << 30, depth: 32, until }
+}
+
+#[test]
+fn no_operation_goes_through_a_link() {
+    let stage = Stage::new();
+    let root = stage.open();
+    // First, in the middle, last; absolute, relative, magic, and out by `..`.
+    for above in ["link", "up", "magic", "inner", "..", "in/..", "in/../..", "/", "link/sub"] {
+        let path = Path::new(above);
+        let at = |name: &str| path.join(name);
+        assert!(root.directory(at("sub")).is_err(), "{above}");
+        assert!(root.make_directory(at("new"), 0o700).is_err(), "{above}");
+        assert!(root.create_directory(at("new"), 0o700).is_err(), "{above}");
+        assert!(root.file(at("secret")).is_err(), "{above}");
+        assert!(root.create_file(at("new"), 0o600).is_err(), "{above}");
+        assert!(!matches!(root.look(at("secret")), Ok(Some(_))), "{above}");
+        assert!(root.read_link(at("secret")).is_err(), "{above}");
+        assert!(root.symlink(Path::new("x"), at("new")).is_err(), "{above}");
+        assert!(root.hard_link("in/file", &root, at("new")).is_err(), "{above}");
+        assert!(root.hard_link(at("secret"), &root, "new").is_err(), "{above}");
+        assert!(root.rename("in/file", &root, at("new")).is_err(), "{above}");
+        assert!(root.rename(at("secret"), &root, "new").is_err(), "{above}");
+        assert!(root.remove_file(at("secret")).is_err(), "{above}");
+        assert!(root.remove_directory(at("sub")).is_err(), "{above}");
+        let removed = root.remove_tree(at("sub"));
+        assert!(removed.is_err() || !path.join("sub").exists(), "{above}");
+        stage.check_outside();
+    }
+    for link in ["link", "up", "magic", "inner", "in/leaf"] {
+        assert!(root.directory(link).is_err(), "{link}");
+        assert!(root.file(link).is_err(), "{link}");
+        assert!(root.create_file(link, 0o600).is_err(), "{link}");
+        assert!(root.create_directory(link, 0o700).is_err(), "{link}");
+        assert!(root.make_directory(link, 0o700).is_err(), "{link}");
+        assert!(root.rename("in/file", &root, link).is_err(), "{link}");
+        assert_eq!(kind(&root.look(link).unwrap().unwrap()), FileType::Symlink, "{link}");
+    }
+    stage.check_outside();
+    assert_eq!(io::read_to_string(root.file("in/file").unwrap()).unwrap(), "inside");
+}
+
+#[test]
+fn a_recorded_path_with_a_link_on_it_is_refused() {
+    let stage = Stage::new();
+    assert!(Directory::recorded(&stage.root.join("in")).is_ok());
+    for link in ["link", "link/sub", "inner", "up/sub"] {
+        assert!(Directory::recorded(&stage.root.join(link)).is_err(), "{link}");
+    }
+    assert!(Directory::recorded(Path::new("in")).is_err(), "it is relative");
+}
+
+#[test]
+fn links_inside_are_followed_only_where_that_is_asked_for() {
+    let stage = Stage::new();
+    let root = stage.open();
+    let open = |path: &str, links| {
+        open_beneath(&root, Path::new(path), READ, Mode::empty(), links).is_ok()
+    };
+    assert!(open("inner/file", Links::Inside) && !open("inner/file", Links::Refuse));
+    assert!(!open("link/secret", Links::Inside) && !open("up/secret", Links::Inside));
+    assert!(!open("magic/etc/passwd", Links::Inside));
+}
+
+#[test]
+fn links_themselves_can_be_moved_linked_and_removed() {
+    let stage = Stage::new();
+    let root = stage.open();
+    root.rename("link", &root, "in/moved").unwrap();
+    assert_eq!(root.read_link("in/moved").unwrap(), stage.outside);
+    root.hard_link("in/moved", &root, "again").unwrap();
+    assert_eq!(kind(&root.look("again").unwrap().unwrap()), FileType::Symlink);
+    root.remove_file("again").unwrap();
+    root.remove_tree("in").unwrap();
+    assert!(root.look("in").unwrap().is_none());
+    root.remove_tree("in").unwrap();
+    stage.check_outside();
+}
+
+#[test]
+fn pipes_sockets_and_directories_are_no_files_and_do_not_block() {
+    let stage = Stage::new();
+    let root = stage.open();
+    let pipe = stage.root.join("pipe");
+    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    std::os::unix::net::UnixListener::bind(stage.root.join("socket")).unwrap();
+    for other in ["pipe", "socket", "in"] {
+        assert!(root.file(other).is_err(), "{other}");
+    }
+}
+
+#[test]
+fn a_tree_goes_whatever_its_depth_and_modes_are() {
+    let stage = Stage::new();
+    let root = stage.open();
+    root.create_directory("deep", 0o700).unwrap();
+    let mut here = root.directory("deep").unwrap();
+    for _ in 0..5000 {
+        here = here.create_directory("d", 0o700).unwrap();
+    }
+    drop(here);
+    symlink(&stage.outside, stage.root.join("deep/d/link")).unwrap();
+    for (name, mode) in [("none", 0), ("read", 0o500), ("write", 0o300)] {
+        let path = stage.root.join("deep").join(name);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("file"), "").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    root.remove_tree("deep").unwrap();
+    let mut names = root.names().unwrap();
+    names.sort();
+    assert_eq!(names, ["in", "inner", "link", "magic", "up"]);
+    stage.check_outside();
+}
+
+#[test]
+fn a_copy_has_files_links_modes_and_names_and_no_special_bits() {
+    let stage = Stage::new();
+    let from = stage.root.join("in");
+    std::fs::create_dir_all(from.join("a/b")).unwrap();
+    std::fs::write(from.join("a/b/c"), "text").unwrap();
+    std::fs::hard_link(from.join("a/b/c"), from.join("again")).unwrap();
+    std::fs::hard_link(stage.outside.join("secret"), from.join("hard")).unwrap();
+    std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap();
+    let pipe = from.join("pipe");
+    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    std::fs::write(from.join("suid"), "").unwrap();
+    let set = |path: &str, mode| {
+        std::fs::set_permissions(from.join(path), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    set("suid", 0o6755);
+    set("a/b", 0o2750);
+    set("a", 0o500);
+    let to = stage.root.join("to");
+    let target = stage.open().create_directory("to", 0o700).unwrap();
+    let left = Directory::trusted(&from).unwrap().copy_tree(&target, limits()).unwrap();
+    assert!(left.named.is_empty() && left.others == 0, "{left:?}");
+    let about = |path: &str| to.join(path).symlink_metadata().unwrap();
+    assert_eq!(std::fs::read_to_string(to.join("again")).unwrap(), "text");
+    assert_eq!(about("again").nlink(), 2);
+    assert_eq!(about("again").ino(), about("a/b/c").ino());
+    assert_eq!(about("a").mode() & 0o7777, 0o500);
+    assert_eq!(about("a/b").mode() & 0o7777, 0o750);
+    assert_eq!(about("suid").mode() & 0o7777, 0o755);
+    assert_eq!(to.join("leaf").read_link().unwrap(), stage.outside.join("secret"));
+    assert!(!to.join("socket").exists() && !to.join("pipe").exists());
+    // One more name of a file outside is a file of its own in the copy.
+    assert_eq!(about("hard").nlink(), 1);
+    let outside = stage.outside.join("secret").metadata().unwrap();
+    assert_ne!(about("hard").ino(), outside.ino());
+    assert_eq!(about("file").mtime_nsec(), from.join("file").metadata().unwrap().mtime_nsec());
+    set("a", 0o700);
+    std::fs::remove_file(from.join("hard")).unwrap();
+    stage.check_outside();
+}
+
+#[test]
+fn a_file_with_holes_takes_no_more_than_its_data() {
+    let stage = Stage::new();
+    let file = std::fs::File::create(stage.root.join("in/holes")).unwrap();
+    let at = |at| std::os::unix::fs::FileExt::write_all_at(&file, b"data", at).unwrap();
+    at(0);
+    at(40 << 30);
+    let target = stage.open().create_directory("to", 0o700).unwrap();
+    let from = stage.open().directory("in").unwrap();
+    let limits = CopyLimits { bytes: 1 << 20, ..limits() };
+    from.copy_tree(&target, limits).unwrap();
+    let copy = stage.root.join("to/holes").metadata().unwrap();
+    assert_eq!(copy.len(), (40 << 30) + 4);
+    assert!(copy.blocks() * 512 < 1 << 20);
+}
+
+#[test]
+fn a_copy_stops_at_each_limit() {
+    let stage = Stage::new();
+    let in_ = stage.root.join("in");
+    for name in ["a/b/c", "d"] {
+        std::fs::create_dir_all(in_.join(name)).unwrap();
+    }
+    std::fs::write(in_.join("large"), vec![7; 100_000]).unwrap();
+    let from = stage.open().directory("in").unwrap();
+    let copy = |name: &str, limits| {
+        let to = stage.open().create_directory(name, 0o700).unwrap();
+        from.copy_tree(&to, limits)
+    };
+    let few = CopyLimits { entries: 3, ..limits() };
+    assert!(matches!(copy("few", few), Err(CopyError::TooLarge)));
+    let small = CopyLimits { bytes: 50_000, ..limits() };
+    assert!(matches!(copy("small", small), Err(CopyError::TooLarge)));
+    let flat = CopyLimits { depth: 2, ..limits() };
+    assert!(matches!(copy("flat", flat), Err(CopyError::TooDeep { .. })));
+    let late = CopyLimits { until: Instant::now(), ..limits() };
+    assert!(matches!(copy("late", late), Err(CopyError::TooSlow)));
+    assert!(copy("all", limits()).is_ok());
+}
+
+#[test]
+fn what_the_session_may_not_read_is_left_out_and_named_also_by_root() {
+    let stage = Stage::new();
+    let in_ = stage.root.join("in");
+    std::fs::create_dir_all(in_.join("closed/sub")).unwrap();
+    std::fs::write(in_.join("theirs"), "secret").unwrap();
+    for path in ["theirs", "closed"] {
+        std::fs::set_permissions(in_.join(path), PermissionsExt::from_mode(0)).unwrap();
+    }
+    let target = stage.open().create_directory("to", 0o700).unwrap();
+    let left = stage.open().directory("in").unwrap().copy_tree(&target, limits()).unwrap();
+    let mut named: Vec<_> = left.named.into_iter().map(|(path, _)| path).collect();
+    named.sort();
+    assert_eq!(named, [Path::new("closed"), Path::new("theirs")]);
+    assert!(!stage.root.join("to/theirs").exists() && !stage.root.join("to/closed").exists());
+    std::fs::set_permissions(in_.join("closed"), PermissionsExt::from_mode(0o700)).unwrap();
+}
+
+/// Directories and files of the source are exchanged with links while it is copied, as fast as can be.
+#[test]
+fn nothing_outside_is_copied_while_entries_are_swapped_for_links() {
+    let stage = Stage::new();
+    let in_ = stage.root.join("in");
+    for number in 0..50 {
+        let directory = in_.join(format!("d{number}"));
+        std::fs::create_dir_all(directory.join("sub")).unwrap();
+        std::fs::write(directory.join("sub/file"), "inside").unwrap();
+        std::fs::write(directory.join("file"), "inside").unwrap();
+        symlink(&stage.outside, directory.join("away")).unwrap();
+        symlink(stage.outside.join("secret"), directory.join("leaf")).unwrap();
+    }
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let ordering = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let exchange = |one: PathBuf, other: PathBuf| {
+                let _ = renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
+            };
+            while !stop.load(ordering) {
+                for number in 0..50 {
+                    let directory = in_.join(format!("d{number}"));
+                    exchange(directory.join("sub"), directory.join("away"));
+                    exchange(directory.join("file"), directory.join("leaf"));
+                }
+            }
+        });
+        for round in 0..10 {
+            let name = format!("to{round}");
+            let target = stage.open().create_directory(&name, 0o700).unwrap();
+            stage.open().directory("in").unwrap().copy_tree(&target, limits()).unwrap();
+            check_copy(&stage.root.join(name));
+        }
+        stop.store(true, ordering);
+    });
+    stage.check_outside();
+}
+
+fn check_copy(path: &Path) {
+    for entry in std::fs::read_dir(path).unwrap() {
+        let entry = entry.unwrap();
+        let about = entry.metadata().unwrap();
+        assert_ne!(entry.file_name(), "secret");
+        if about.is_dir() {
+            check_copy(&entry.path());
+        } else if about.is_file() {
+            assert_eq!(std::fs::read_to_string(entry.path()).unwrap(), "inside");
+        }
+    }
+}
