@@ -15,7 +15,7 @@ mod rights;
 
 use std::ffi::CString;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -276,11 +276,38 @@ impl Prepared {
     }
 }
 
-/// Keeps the calling thread, which is confined, from changing the limits and the pace of others in its
-/// pid namespace.
-pub(crate) fn leave_others_alone() -> Result<(), i32> {
-    let filter = seccomp::among_twins().map_err(|_| libc::EINVAL)?;
-    rights::install(&filter).map_err(|failed| failed.errno)
+/// What a thread adds to its confinement at a fork, made ready so that adding it takes two system
+/// calls and no memory: a signal handler can do it.
+#[derive(Debug)]
+pub(crate) struct TwinLayer {
+    ruleset: OwnedFd,
+    filter: &'static BpfProgram,
+}
+
+impl TwinLayer {
+    pub fn new(rules: &landlock::Rules) -> Result<Self, i32> {
+        let ruleset = rules.ruleset().map_err(|failed| failed.errno)?;
+        let filter = seccomp::among_twins().map_err(|_| libc::EINVAL)?;
+        Ok(Self { ruleset, filter })
+    }
+
+    /// Adds the layer to the calling thread.
+    pub fn add(&self) -> Result<(), i32> {
+        add_twin_layer(self.ruleset.as_raw_fd(), self.filter)
+    }
+
+    /// What another thread needs to add it with [`add_twin_layer`].
+    pub fn parts(&self) -> (RawFd, &'static BpfProgram) {
+        (self.ruleset.as_raw_fd(), self.filter)
+    }
+}
+
+/// Adds a Landlock layer to the calling thread, and then the filter of twins. There is no filter
+/// without its layer: the kernel shows no Landlock layer anywhere, and the keeper tells by the number of
+/// a thread's filters that this was done.
+pub(crate) fn add_twin_layer(ruleset: RawFd, filter: &BpfProgram) -> Result<(), i32> {
+    landlock::restrict(ruleset).map_err(Errno::raw_os_error)?;
+    rights::install(filter).map_err(|failed| failed.errno)
 }
 
 pub(crate) fn c_path(path: &Path) -> Result<CString, std::ffi::NulError> {

@@ -1,41 +1,50 @@
 //! What a worker does about itself when it forks a twin, with a C interface: see `ffi` for the shared
 //! object. Each function returns 0, or the number of an error.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
+use crate::enter::TwinLayer;
 use crate::enter::landlock::Rules;
-use crate::enter::leave_others_alone;
+use crate::other_threads;
 use crate::plan::Ruleset;
-
-/// Whether this process, or one that it was forked from, has the filter that only twins need.
-static FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// The ruleset is not one.
 const BAD_RULES: i32 = -1;
 
-/// Adds one Landlock layer (a ruleset as JSON) to the calling thread, and keeps it from changing others
-/// of its user in ways that Landlock does not know. -1: the ruleset is none; E2BIG: there are as many layers as there can be.
+/// Adds one Landlock layer (a ruleset as JSON) to the calling thread, and a filter that keeps it from
+/// changing others of its user in ways that Landlock does not know. -1: the ruleset is none; E2BIG:
+/// there are as many layers as there can be.
 ///
 /// # Safety
 /// `rules` points to `length` readable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn windlass_separate(rules: *const u8, length: i32) -> i32 {
-    let Ok(length) = usize::try_from(length) else { return BAD_RULES };
-    if rules.is_null() {
-        return BAD_RULES;
-    }
     // SAFETY: the caller's promise.
-    let bytes = unsafe { std::slice::from_raw_parts(rules, length) };
-    let Ok(ruleset) = serde_json::from_slice::<Ruleset>(bytes) else { return BAD_RULES };
-    let Ok(rules) = Rules::new(&ruleset) else { return BAD_RULES };
-    if let Err(failed) = rules.enforce() {
-        return failed.errno;
-    }
-    // Filters stay over a fork, and so does this word of them.
-    if FILTERED.swap(true, Ordering::Relaxed) {
-        return 0;
-    }
-    leave_others_alone().map_or_else(|errno| errno, |()| 0)
+    let layer = unsafe { layer_of(rules, length) };
+    layer.and_then(|layer| layer.add()).map_or_else(|errno| errno, |()| 0)
+}
+
+/// Adds the same to every other thread of the calling process, to each a layer of its own. `threads`
+/// are the numbers of those that are known, as text with spaces in between; others are looked for.
+/// Threads that do not answer stay as they are: the keeper sees which.
+///
+/// # Safety
+/// `rules` points to `length` readable bytes, and `threads` to `threads_length`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_separate_others(
+    rules: *const u8,
+    length: i32,
+    threads: *const u8,
+    threads_length: i32,
+) -> i32 {
+    // SAFETY: the caller's promises.
+    let (layer, threads) =
+        unsafe { (layer_of(rules, length), bytes(threads, threads_length).unwrap_or_default()) };
+    let layer = match layer {
+        Ok(layer) => layer,
+        Err(errno) => return errno,
+    };
+    let known = std::str::from_utf8(threads).unwrap_or_default().split_ascii_whitespace();
+    other_threads::separate(&layer, known.filter_map(|thread| thread.parse().ok()));
+    0
 }
 
 /// Whether orphans of the calling process come to it (1) or to whoever holds it (0).
@@ -43,4 +52,21 @@ pub unsafe extern "C" fn windlass_separate(rules: *const u8, length: i32) -> i32
 pub extern "C" fn windlass_adopt(orphans: i32) -> i32 {
     let whose = rustix::process::Pid::from_raw(orphans);
     rustix::process::set_child_subreaper(whose).map_or_else(|errno| errno.raw_os_error(), |()| 0)
+}
+
+/// # Safety
+/// `rules` points to `length` readable bytes.
+unsafe fn layer_of(rules: *const u8, length: i32) -> Result<TwinLayer, i32> {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { bytes(rules, length) }.ok_or(BAD_RULES)?;
+    let ruleset = serde_json::from_slice::<Ruleset>(bytes).map_err(|_| BAD_RULES)?;
+    TwinLayer::new(&Rules::new(&ruleset).map_err(|_| BAD_RULES)?)
+}
+
+/// # Safety
+/// `start` is null, or points to `length` bytes that are readable for as long as the caller wants them.
+unsafe fn bytes<'a>(start: *const u8, length: i32) -> Option<&'a [u8]> {
+    let length = usize::try_from(length).ok()?;
+    // SAFETY: the caller's promise.
+    (!start.is_null()).then(|| unsafe { std::slice::from_raw_parts(start, length) })
 }

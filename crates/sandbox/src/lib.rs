@@ -35,6 +35,7 @@ mod ffi_pages;
 mod guard;
 mod mounted;
 mod namespace;
+mod other_threads;
 mod pages;
 mod rehearsal;
 mod seccomp;

@@ -224,14 +224,21 @@ fn join<const N: usize>(lists: [(Rules, i32); N]) -> Result<BpfProgram, FilterEr
     search::program(&answers, &programs)
 }
 
+/// The filter of [`among_twins`], which is compiled once.
+static AMONG_TWINS: OnceLock<BpfProgram> = OnceLock::new();
+
 /// What twins are refused to do to each other, who have one pid namespace: what signals and tracing do
 /// not cover.
-pub(crate) fn among_twins() -> Result<BpfProgram, FilterError> {
+pub(crate) fn among_twins() -> Result<&'static BpfProgram, FilterError> {
+    if let Some(filter) = AMONG_TWINS.get() {
+        return Ok(filter);
+    }
     let mut refused = Rules::new();
     for (call, argument, _) in REFUSED_FOR_OTHERS {
         refused.insert(*call, vec![rule(vec![condition(*argument, SeccompCmpOp::Ne, 0)?])?]);
     }
-    compile(refused, libc::EPERM)
+    let filter = compile(refused, libc::EPERM)?;
+    Ok(AMONG_TWINS.get_or_init(|| filter))
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;

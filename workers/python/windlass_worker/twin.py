@@ -7,6 +7,10 @@ nor be told of its end. Both then add a layer to their confinement, which keeps 
 signalling, tracing or writing to the other; a layer that were there before the fork would be
 common to both. Until the original is behind its own, the twin waits, and it does not go on at all
 if either of them fails: there are no twins that are not apart.
+
+A layer belongs to one thread. The other threads of the original add theirs before the fork, so that
+no thread of the original can reach the twin at any moment. The keeper looks from outside whether all
+of this was done; it does not rely on this module.
 """
 
 import os
@@ -87,6 +91,8 @@ class _Apart:
     def __init__(self, order):
         self._original = order.get("original")
         self._twin = order.get("twin")
+        # The numbers of the threads, for a process that may not look at itself.
+        self._threads = order.get("threads", ())
         self.is_twin = False
         if self._original is not None:
             self._call = _library()
@@ -96,17 +102,29 @@ class _Apart:
         if self._original is not None:
             self._call("windlass_adopt", orphans)
 
-    def enter(self):
-        """Add this process's own layer; 0, or the number of an error."""
-        rules = self._twin if self.is_twin else self._original
+    def enter_others(self):
+        """Add a layer to each of the other threads; 0, or the number of an error."""
+        rules = self._rules()
         if rules is None:
             return 0
-        rules = rules.encode()
-        return self._call("windlass_separate", rules, len(rules))
+        threads = b"" if self.is_twin else " ".join(map(str, self._threads)).encode()
+        return self._call("windlass_separate_others", rules, len(rules), threads, len(threads))
+
+    def enter(self):
+        """Add this process's own layer; 0, or the number of an error."""
+        rules = self._rules()
+        return 0 if rules is None else self._call("windlass_separate", rules, len(rules))
+
+    def _rules(self):
+        rules = self._twin if self.is_twin else self._original
+        return None if rules is None else rules.encode()
 
 
 def _fork_apart(apart):
     """Fork, and put both behind their layers. True in the twin; raises in the original alone."""
+    code = apart.enter_others()
+    if code:
+        raise Refused(_reason(code))
     told, tell = os.pipe()
     wait, go = os.pipe()
     try:
@@ -147,7 +165,8 @@ def _fork_again(apart, others):
 def _be_twin(apart, tell, wait):
     try:
         os.setpgid(0, 0)
-        code = apart.enter()
+        # What is called after a fork may have started threads.
+        code = apart.enter_others() or apart.enter()
         os.write(tell, b"%d" % code)
         os.close(tell)
         if code or os.read(wait, 1) != b"g":
@@ -166,7 +185,11 @@ def _be_original(apart, told):
     if code == E2BIG:
         raise Refused("it was forked as often as it can be", limit=True)
     if code:
-        raise Refused(_NOT_APART % (os.strerror(code) if code > 0 else "its rules are none"))
+        raise Refused(_reason(code))
+
+
+def _reason(code):
+    return _NOT_APART % (os.strerror(code) if code > 0 else "its rules are none")
 
 
 def _library():

@@ -2,7 +2,7 @@
 //! and without allocating; that is why no library makes them.
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -44,6 +44,24 @@ pub(crate) fn abi() -> u32 {
     u32::try_from(version).unwrap_or(0)
 }
 
+/// Whether the kernel lets the threads of one process signal each other when their layers differ.
+/// The first kernels with a scope for signals did not (erratum 2 of Landlock).
+pub(crate) fn threads_may_signal() -> bool {
+    const ASK_ERRATA: libc::c_uint = 1 << 1;
+    const SCOPED_SIGNALS: libc::c_long = 1 << 1;
+    let nothing = std::ptr::null::<libc::c_void>();
+    // SAFETY: asking for the errata takes no memory.
+    let errata =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0usize, ASK_ERRATA) };
+    errata > 0 && errata & SCOPED_SIGNALS != 0
+}
+
+/// Restricts the calling thread by a ruleset. One system call: also for a signal handler.
+pub(crate) fn restrict(ruleset: RawFd) -> Result<(), Errno> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0) })
+}
+
 impl Rules {
     pub fn new(ruleset: &Ruleset) -> Result<Self, PrepareError> {
         let rules = ruleset
@@ -55,8 +73,14 @@ impl Rules {
         Ok(Self { files, network, scopes, rules })
     }
 
-    /// Restricts the calling process, which has given up gaining rights.
+    /// Restricts the calling thread, which has given up gaining rights.
     pub fn enforce(&self) -> Result<(), Failed> {
+        let ruleset = self.ruleset()?;
+        restrict(ruleset.as_raw_fd()).map_err(Failed::at(Step::Landlock))
+    }
+
+    /// The rules as the kernel has them, for any number of threads to restrict themselves by.
+    pub fn ruleset(&self) -> Result<OwnedFd, Failed> {
         let failed = Failed::at(Step::Landlock);
         let ruleset = self.create().map_err(&failed)?;
         for (place, (path, access)) in self.rules.iter().enumerate() {
@@ -69,10 +93,7 @@ impl Rules {
                 }
             }
         }
-        // SAFETY: no memory is passed.
-        let answer =
-            unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
-        check(answer).map_err(&failed)
+        Ok(ruleset)
     }
 
     fn create(&self) -> Result<OwnedFd, Errno> {
