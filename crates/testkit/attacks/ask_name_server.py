@@ -1,5 +1,6 @@
 # name: carry a secret out in a DNS question
 # line: 52
+# networks: none hosts
 import socket
 
 from attack import STAGE, canary_in, try_each

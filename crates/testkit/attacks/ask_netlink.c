@@ -1,5 +1,6 @@
 // name: learn the host's interfaces and events over netlink
 // line: 52
+// networks: none hosts
 #include "attack.h"
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>

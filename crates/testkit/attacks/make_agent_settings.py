@@ -1,6 +1,6 @@
 # name: make protected files where there are none
 # line: 50
-# levels: nowhere
+# control: protected
 import os
 
 from attack import try_each

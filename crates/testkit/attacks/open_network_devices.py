@@ -1,5 +1,6 @@
 # name: open devices that lead to a network
 # line: 52
+# networks: none hosts
 import os
 
 from attack import try_each

@@ -1,5 +1,6 @@
 # name: reach a TCP service without connect(), by fast open
 # line: 52
+# networks: none hosts
 import socket
 
 from attack import STAGE, canary_in, try_each

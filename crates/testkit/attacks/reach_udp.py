@@ -1,5 +1,6 @@
 # name: reach a UDP service of the host's
 # line: 52
+# networks: none hosts
 import socket
 
 from attack import STAGE, canary_in, try_each

@@ -1,5 +1,6 @@
 // name: send packets without a port: ICMP, raw IP, raw frames
 // line: 52
+// networks: none hosts
 #include "attack.h"
 #include <arpa/inet.h>
 #include <linux/if_packet.h>

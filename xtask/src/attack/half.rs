@@ -1,10 +1,11 @@
-//! One half of a run: every attack at every level, with the rights of whoever runs this.
+//! One half of a run: every attack at every level and network setting, with the rights of whoever runs
+//! this.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use windlass_protocol::confinement::Isolation;
-use windlass_testkit::attacks::{Attack, Stage, Verdict};
+use windlass_testkit::attacks::{Attack, NetworkSetting, Stage, Verdict};
 
 use super::row::Row;
 
@@ -12,26 +13,47 @@ use super::row::Row;
 pub fn play(
     program: &Path,
     attacks: &[Attack],
-    levels: &[Isolation],
+    settings: &[(Isolation, NetworkSetting)],
     mut tell: impl FnMut(Row),
 ) -> Result<()> {
+    let mine: Vec<&Attack> = attacks.iter().filter(|attack| attack.is_for_this_user()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut stage = Stage::new(program).await?;
-        for level in levels {
-            let mut scene = stage.scene(*level).await?;
-            for attack in attacks.iter().filter(|attack| attack.is_for_this_user()) {
-                let verdict = scene.play(attack).await;
-                let verdict = verdict.with_context(|| format!("{} at {level}", attack.program))?;
-                tell(Row::new(attack, *level, verdict));
-            }
-            if let Some(last) = attacks.last()
-                && !scene.victim_is_whole().await?
-            {
-                let harm = Verdict::Through("another session was harmed by one of them".to_owned());
-                tell(Row::new(last, *level, harm));
-            }
+        for setting in settings {
+            play_setting(&mut stage, &mine, *setting, &mut tell).await?;
         }
         Ok(())
     })
+}
+
+async fn play_setting(
+    stage: &mut Stage,
+    attacks: &[&Attack],
+    setting: (Isolation, NetworkSetting),
+    tell: &mut impl FnMut(Row),
+) -> Result<()> {
+    let (level, network) = setting;
+    let mut attacks = attacks.to_vec();
+    if network != NetworkSetting::None {
+        attacks.retain(|attack| !attack.is_played_once());
+    }
+    if let Some(why) = stage.refusal(level, network).await? {
+        let refused = |attack: &&Attack| Row::new(attack, setting, Verdict::NotClaimed(why.clone()));
+        attacks.iter().map(refused).for_each(tell);
+        return Ok(());
+    }
+    let mut scene = stage.scene_on(level, network).await?;
+    for attack in &attacks {
+        let verdict = scene.play(attack).await;
+        let context = || format!("{} at {level} with network {network}", attack.program);
+        tell(Row::new(attack, setting, verdict.with_context(context)?));
+    }
+    if let Some(last) = attacks.last()
+        && !scene.victim_is_whole().await?
+    {
+        let harm = Verdict::Through("another session was harmed by one of them".to_owned());
+        tell(Row::new(last, setting, harm));
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::Isolation;
-use windlass_testkit::attacks::{Attack, Verdict};
+use windlass_testkit::attacks::{Attack, NetworkSetting, Verdict};
 
 /// Whose rights the sessions have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -42,6 +42,8 @@ pub struct Row {
     pub name: String,
     pub who: Who,
     pub level: Isolation,
+    /// The network setting, by name.
+    pub network: String,
     /// Whether the level claims to refuse it.
     pub claimed: bool,
     pub kind: Kind,
@@ -50,7 +52,11 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn new(attack: &Attack, level: Isolation, verdict: Verdict) -> Self {
+    pub fn new(
+        attack: &Attack,
+        (level, network): (Isolation, NetworkSetting),
+        verdict: Verdict,
+    ) -> Self {
         let (kind, words) = match verdict {
             Verdict::Refused(by) => (Kind::Refused, by),
             Verdict::Through(what) => (Kind::Through, what),
@@ -63,7 +69,8 @@ impl Row {
             name: attack.name.to_owned(),
             who: Who::this(),
             level,
-            claimed: attack.claimed_by(level) && kind != Kind::NotClaimed,
+            network: network.as_str().to_owned(),
+            claimed: attack.claimed_with(level, network) && kind != Kind::NotClaimed,
             kind,
             words,
         }
@@ -79,8 +86,9 @@ impl Row {
             Kind::Through => "got through",
             _ => "gave no verdict",
         };
-        let (program, who, level) = (&self.program, self.who.as_str(), self.level);
-        format!("{program} {what} as {who} at {level}: {}", self.words)
+        let Self { program, level, network, words, .. } = self;
+        let who = self.who.as_str();
+        format!("{program} {what} as {who} at {level} with network {network}: {words}")
     }
 
     pub fn json(&self) -> String {

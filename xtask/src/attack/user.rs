@@ -18,6 +18,10 @@ const USER: &str = "windlass-test";
 /// Where the programs and the user's stage are put.
 const PLACE: &str = "/srv";
 
+/// What this command was told by variables, and its half is too: how nodes start workers, and where the
+/// programs are.
+const PASSED_ON: [&str; 2] = ["WINDLASS_TEST_START", "WINDLASS_TEST_ATTACKS"];
+
 pub fn play(program: &Path, args: &Args) -> Result<Vec<Row>> {
     if workspace::output_of(Command::new("id").arg(USER)).is_err() {
         must(Command::new("useradd").args(["--system", "--no-create-home", USER]))?;
@@ -34,16 +38,25 @@ pub fn play(program: &Path, args: &Args) -> Result<Vec<Row>> {
     let mut words = vec![
         "cd /tmp && env -i HOME=/tmp PATH=/usr/bin:/bin".to_owned(),
         format!("WINDLASS_TEST_PLACE={}", stage.display()),
+    ];
+    for name in PASSED_ON {
+        words.extend(std::env::var(name).map(|value| format!("{name}={value}")));
+    }
+    words.extend([
         xtask.display().to_string(),
         "attack --half".to_owned(),
         windlass.display().to_string(),
-    ];
+    ]);
     if !args.only.is_empty() {
         words.push(format!("--only {}", args.only.join(",")));
     }
     if !args.level.is_empty() {
         let levels: Vec<&str> = args.level.iter().map(|level| level.as_str()).collect();
         words.push(format!("--level {}", levels.join(",")));
+    }
+    if !args.network.is_empty() {
+        let networks: Vec<&str> = args.network.iter().map(|one| one.as_str()).collect();
+        words.push(format!("--network {}", networks.join(",")));
     }
     let mut su = Command::new("su");
     su.args([USER, "-s", "/bin/sh", "-c"]).arg(words.join(" ")).current_dir("/tmp");

@@ -26,6 +26,19 @@ def through(what):
     raise SystemExit(0)
 
 
+def planted(what):
+    """The end of a first part: the stage plays on, and then runs the part `look`."""
+    print("planted:", what, flush=True)
+    raise SystemExit(0)
+
+
+def wait_for_end():
+    """A program outside stays until the stage closes its input."""
+    import sys
+
+    sys.stdin.read()
+
+
 def error_name(error):
     if isinstance(error, OSError) and error.errno:
         return errno.errorcode.get(error.errno, str(error.errno))
@@ -103,6 +116,124 @@ def below(directory):
     """Every file below, as far as it can be listed; an error at the top is the caller's."""
     os.listdir(directory)
     return [os.path.join(place, name) for place, _, names in os.walk(directory) for name in names]
+
+
+def ask_node(method, target, body=b"", headers=()):
+    """One request to the node, as a client makes it; the status line."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as one:
+        one.settimeout(15)
+        one.connect(STAGE["node_socket"])
+        head = [f"{method} {target} HTTP/1.1", "host: windlass", "windlass-api: 1.0", "connection: close",
+                "content-type: application/json", f"content-length: {len(body)}", *headers]
+        one.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+        answer = b""
+        while part := one.recv(65536):
+            answer += part
+        return answer.split(b"\r\n", 1)[0].decode() or "no answer"
+
+
+def planted_or_ended(requests):
+    """Makes every request; whether the node lives is for the stage to see."""
+    answers = []
+    for name, act in requests:
+        try:
+            answers.append(f"{name}: {act()}")
+        except OSError as error:
+            answers.append(f"{name}: {error_name(error)}")
+    refused("; ".join(answers)[:300])
+
+
+def listen_at(paths):
+    """Listens at each path; the sockets."""
+    import resource
+    import socket
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    made = []
+    for path in paths:
+        one = socket.socket(socket.AF_UNIX)
+        one.bind(path)
+        one.listen(1)
+        made.append(one)
+    return made
+
+
+def say_to_keeper(*frames):
+    """Writes frames, each a header as bytes and a body, to the protocol socket of this worker, and waits
+    for what the keeper does. Only for programs that run in the worker."""
+    import socket
+    import stat
+    import struct
+    import time
+
+    message = b"".join(struct.pack(">II", 4 + len(head) + len(body), len(head)) + head + body for head, body in frames)
+    for name in sorted(os.listdir("/proc/self/fd"), key=int):
+        number = int(name)
+        try:
+            if number < 3 or not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            one = socket.socket(fileno=os.dup(number))
+            if one.family == socket.AF_UNIX and one.type == socket.SOCK_STREAM:
+                one.setblocking(True)
+                one.sendall(message)
+        except OSError:
+            continue
+    # A keeper that breaks ends this process; one that does not answers with the end of the turn.
+    time.sleep(1)
+
+
+def padded(start, end, size=65536):
+    """A header of exactly so many bytes: `start`, as many letters as fit, `end`."""
+    return start + b"x" * (size - len(start) - len(end)) + end
+
+
+def secret_in_memory(pid):
+    """The secret in the memory of a process, by /proc."""
+    maps = read(f"/proc/{pid}/maps").decode()
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    try:
+        for line in maps.splitlines():
+            span, rights, *_ = line.split()
+            start, end = (int(number, 16) for number in span.split("-"))
+            if not rights.startswith("rw") or end - start > 256 << 20:
+                continue
+            try:
+                if found := canary_in(os.pread(memory, end - start, start)):
+                    return found
+            except OSError:
+                continue
+    finally:
+        os.close(memory)
+
+
+RENAME_EXCHANGE = 2
+
+
+def exchange(left, right):
+    """Swaps two names in one step."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(-100, os.fsencode(left), -100, os.fsencode(right), RENAME_EXCHANGE) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def in_background(act):
+    """Runs `act` again and again in a thread that goes on after the turn; errors are its own affair."""
+    import threading
+
+    def loop():
+        while True:
+            try:
+                act()
+            except OSError:
+                pass
+
+    threading.Thread(target=loop, daemon=True).start()
 
 
 def own_directory(name):

@@ -1,7 +1,10 @@
 //! The attacks themselves: their texts, embedded, and what their first lines say about them.
 
-use windlass_client::protocol::confinement::{Control, Isolation};
+use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::policy::Limits;
+
+use super::listed::{self, IN_C, IN_PYTHON, Text};
+use super::network::NetworkSetting;
 
 /// One program that tries something forbidden.
 #[derive(Debug, Clone)]
@@ -12,14 +15,26 @@ pub struct Attack {
     pub name: &'static str,
     /// The contract's line.
     pub line: u32,
+    /// The review's finding that it shows, where there is one.
+    pub finding: Option<u32>,
     pub needs: Needs,
     /// The levels that claim to refuse it.
     pub levels: Vec<Isolation>,
-    /// The control without which nothing is claimed.
-    pub control: Option<Control>,
+    /// The network settings with which the levels claim it.
+    pub networks: Vec<NetworkSetting>,
+    /// The name of the control without which nothing is claimed. A name that the node does not
+    /// report leaves the claim to the level alone.
+    pub control: Option<&'static str>,
     pub limits: Limits,
     pub(super) language: Language,
     pub(super) session: SessionKind,
+    pub(super) workspace: WorkspaceKind,
+    pub(super) play: Play,
+    /// How often the stage forks the session; each fork is one more chance for a race.
+    pub(super) forks: u32,
+    /// The `what` of an entry of `can_reach` in a fork's answer: an attack that it names is not
+    /// claimed.
+    pub(super) named: Option<&'static str>,
     pub(super) judged: Judged,
     pub(super) text: &'static str,
 }
@@ -50,186 +65,89 @@ pub(super) enum SessionKind {
     Own,
 }
 
+/// Where an attack runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WorkspaceKind {
+    /// A project with some of the names that others trust.
+    Project,
+    /// An empty directory.
+    Bare,
+    /// Every name that others trust exists.
+    AllNames,
+    /// Every name that others trust is a symlink to something in the workspace.
+    Links,
+    /// The user's home.
+    Home,
+    /// A project whose virtual environment is first on the node's PATH.
+    OnPath,
+}
+
+/// What is played around an attack. A program with several parts is run once for each part, which
+/// `stage.json` names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Play {
+    /// One turn of one session.
+    Once,
+    /// Part `plant`, then part `look` in a second session that finds its interpreter by itself.
+    Again { first: FirstSession, second: SecondSession },
+    /// Part `plant`, then the stage forks the session, then part `look`.
+    Fork { look: LookIn },
+    /// Part `plant`, then the stage reads and writes files through the node, then part `look`.
+    Files,
+    /// The program runs outside of every sandbox; a session must start all the same.
+    Outside { user: OutsideUser },
+    /// `windlass run`, typed in the user's home.
+    Typed,
+}
+
+/// What becomes of the first session before the second starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FirstSession {
+    Closed,
+    Running,
+}
+
+/// Where the second session works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SecondSession {
+    SameWorkspace,
+    /// In `sub`, which the first session made in its own workspace.
+    Below,
+    Elsewhere,
+}
+
+/// Which of two twins runs the part `look`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LookIn {
+    Original,
+    Twin,
+}
+
+/// Who runs a program outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutsideUser {
+    Same,
+    Another,
+}
+
 /// Who knows whether an attack came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judged {
     ByItself,
     /// It may have changed a private copy: only what is seen outside counts.
     Outside,
+    /// The node, by how the session ended: a lost keeper is through.
+    ByItsEnd,
 }
-
-macro_rules! texts {
-    ($ending:literal: $($name:literal),* $(,)?) => {
-        [$(($name, $ending, include_str!(concat!("../../attacks/", $name, ".", $ending)))),*]
-    };
-}
-
-type Text = (&'static str, &'static str, &'static str);
-
-const IN_PYTHON: &[Text] = &texts!["py":
-    "ask_name_server",
-    "ask_the_node",
-    "change_mode_outside",
-    "connect_by_socketpair",
-    "fill_tmp",
-    "fill_workspace",
-    "find_secrets_in_all_environments",
-    "find_secrets_in_environment",
-    "find_secrets_in_own_memory",
-    "find_secrets_in_subprocess",
-    "find_unlisted_variables",
-    "forge_keeper_commands",
-    "forge_worker_frames",
-    "fork_bomb",
-    "large_file",
-    "leave_cgroup",
-    "leave_word_in_shared_memory",
-    "limit_the_keeper",
-    "list_hidden_directory",
-    "make_agent_settings",
-    "make_outside",
-    "many_open_files",
-    "memory_bomb",
-    "memory_by_many",
-    "open_devices",
-    "open_network_devices",
-    "raise_limits",
-    "reach_abstract_socket",
-    "reach_abstract_socket_of_session",
-    "reach_process_one",
-    "reach_tcp",
-    "reach_tcp_by_fast_open",
-    "reach_tcp_by_multipath",
-    "reach_udp",
-    "reach_unix_socket_by_link",
-    "reach_unix_socket_in_workspace",
-    "reach_unix_socket_made_later",
-    "reach_unix_socket_made_later_in_project",
-    "reach_unix_socket_made_later_in_workspace",
-    "reach_unix_socket_under_other_name",
-    "reach_unix_sockets",
-    "read_hidden_attributes",
-    "read_host_tmp",
-    "read_journal",
-    "read_kernel_files",
-    "read_memory_by_proc",
-    "read_other_workspace",
-    "read_posix_shared_memory",
-    "read_runtime_directory",
-    "read_secret_behind_link",
-    "read_secret_by_dot_dot",
-    "read_secret_by_hard_link",
-    "read_secret_by_other_root",
-    "read_secret_by_others_descriptors",
-    "read_secret_by_path_descriptor",
-    "read_secret_by_proc_self_root",
-    "read_secret_by_protected_link",
-    "read_secret_by_race",
-    "read_secret_by_rename",
-    "read_secret_by_symlink",
-    "read_secret_directly",
-    "read_secret_made_later",
-    "read_secret_rewritten_later",
-    "read_shadow",
-    "remove_outside",
-    "rename_into_workspace",
-    "rename_out_of_workspace",
-    "replace_git_directory",
-    "run_before_all_others",
-    "run_setuid_program",
-    "see_other_processes",
-    "send_to_unix_socket",
-    "signal_by_descriptor_owner",
-    "signal_everything",
-    "signal_others",
-    "slow_others_down",
-    "start_another_node",
-    "stat_hidden_path",
-    "thread_bomb",
-    "truncate_outside",
-    "use_inherited_descriptors",
-    "use_the_workers_descriptors",
-    "write_agent_settings",
-    "write_etc",
-    "write_git_hook",
-    "write_home_by_descriptor",
-    "write_home_by_dot_dot",
-    "write_home_by_hard_link",
-    "write_home_by_symlink",
-    "write_home_directly",
-    "write_host_tmp",
-    "write_interpreter",
-    "write_journal",
-    "write_kernel_settings",
-    "write_memory_by_proc",
-    "write_other_workspace",
-    "write_program_directories",
-    "write_to_terminal",
-    "write_user_site",
-    "write_windlass_program",
-    "write_workers_program",
-];
-
-const IN_C: &[Text] = &texts!["c":
-    "ask_netlink",
-    "become_another_user",
-    "call_by_interrupt",
-    "call_by_x32",
-    "change_owner",
-    "compare_with_keeper",
-    "count_events",
-    "escape_by_chroot",
-    "escape_by_pivot_root",
-    "gain_capabilities",
-    "handle_page_faults",
-    "hold_memory_behind_ended_thread",
-    "hold_memory_in_descriptors",
-    "hold_memory_in_threads_descriptors",
-    "hold_memory_unseen",
-    "join_namespaces",
-    "load_bpf",
-    "load_module",
-    "make_system_writable",
-    "make_user_namespace_by_clone",
-    "make_user_namespace_by_clone3",
-    "make_user_namespace_by_unshare",
-    "mount_file_systems",
-    "open_odd_sockets",
-    "open_vsock",
-    "read_disk_by_own_node",
-    "read_memory_of_others",
-    "read_posix_queue",
-    "read_secret_by_bind_mount",
-    "read_secret_by_exchange",
-    "read_secret_by_handle",
-    "read_secret_by_open_tree",
-    "read_secret_by_openat2",
-    "read_secret_by_overlay",
-    "read_system_v_memory",
-    "read_system_v_queue",
-    "rule_the_machine",
-    "send_raw_packets",
-    "set_the_clock",
-    "signal_by_pidfd",
-    "take_descriptors_of_others",
-    "trace_others",
-    "trace_own_child",
-    "type_into_terminal",
-    "uncover_hidden_path",
-    "use_io_uring",
-    "use_keyring",
-    "use_ports",
-    "watch_the_file_system",
-];
 
 /// Every attack, by contract line and name.
 ///
 /// # Panics
 /// When an attack's first lines cannot be understood.
 pub fn all() -> Vec<Attack> {
-    let texts = IN_PYTHON.iter().chain(IN_C);
-    let read = |text: &Text| {
-        read(*text).unwrap_or_else(|why| panic!("the attack {}.{}: {why}", text.0, text.1))
+    let texts = IN_PYTHON.iter().chain(IN_C).map(|text| listed::current(*text));
+    let read = |text: Text| {
+        read(text).unwrap_or_else(|why| panic!("the attack {}.{}: {why}", text.0, text.1))
     };
     let mut attacks: Vec<Attack> = texts.map(read).collect();
     attacks.sort_by_key(|attack| (attack.line, attack.program));
@@ -240,6 +158,17 @@ impl Attack {
     /// Whether a session of this level promises to refuse it.
     pub fn claimed_by(&self, level: Isolation) -> bool {
         self.levels.contains(&level)
+    }
+
+    /// The same with a network setting.
+    pub fn claimed_with(&self, level: Isolation, network: NetworkSetting) -> bool {
+        self.claimed_by(level) && self.networks.contains(&network)
+    }
+
+    /// Whether it is the same with every network setting, and costs too much to be played with each:
+    /// the attacks on limits.
+    pub fn is_played_once(&self) -> bool {
+        !self.limits.is_empty()
     }
 
     /// Whether it is about the rights that this process has.
@@ -260,12 +189,18 @@ fn read((program, ending, text): Text) -> Result<Attack, String> {
         program,
         name: "",
         line: 0,
+        finding: None,
         needs: Needs::Anyone,
         levels: vec![Isolation::Full, Isolation::Landlock],
+        networks: NetworkSetting::ALL.to_vec(),
         control: None,
         limits: Limits::default(),
         language: if ending == "py" { Language::Python } else { Language::C },
         session: SessionKind::Shared,
+        workspace: WorkspaceKind::Project,
+        play: Play::Once,
+        forks: 1,
+        named: None,
         judged: Judged::ByItself,
         text,
     };
@@ -274,15 +209,24 @@ fn read((program, ending, text): Text) -> Result<Attack, String> {
         match (key, value) {
             ("name", name) => attack.name = name,
             ("line", line) => attack.line = line.parse().map_err(|_| "a line is a number")?,
+            ("finding", number) => {
+                attack.finding = Some(number.parse().map_err(|_| "a finding is a number")?);
+            }
             ("needs", "root") => attack.needs = Needs::Root,
             ("needs", "user") => attack.needs = Needs::User,
             ("session", "own") => attack.session = SessionKind::Own,
+            ("workspace", workspace) => attack.workspace = read_workspace(workspace)?,
+            ("play", play) => attack.play = read_play(play)?,
+            ("forks", forks) => attack.forks = forks.parse().map_err(|_| "forks is a number")?,
+            ("named", what) => attack.named = Some(what),
             ("judged", "outside") => attack.judged = Judged::Outside,
+            ("judged", "by its end") => attack.judged = Judged::ByItsEnd,
             ("runs", "in the worker") => attack.language = Language::PythonInWorker,
             // A known gap (`docs/security.md`): it is run, and nothing is promised about it.
             ("levels", "nowhere") => attack.levels = Vec::new(),
             ("levels", levels) => attack.levels = words(levels)?,
-            ("control", control) => attack.control = words(control)?.pop(),
+            ("networks", networks) => attack.networks = read_networks(networks)?,
+            ("control", control) => attack.control = Some(control),
             ("limits", limits) => attack.limits = read_limits(limits)?,
             _ => return Err(format!("{key}: {value:?} means nothing")),
         }
@@ -291,6 +235,43 @@ fn read((program, ending, text): Text) -> Result<Attack, String> {
         return Err("it has no name or no line".to_owned());
     }
     Ok(attack)
+}
+
+fn read_workspace(text: &str) -> Result<WorkspaceKind, String> {
+    Ok(match text {
+        "bare" => WorkspaceKind::Bare,
+        "all names" => WorkspaceKind::AllNames,
+        "links" => WorkspaceKind::Links,
+        "home" => WorkspaceKind::Home,
+        "on the path" => WorkspaceKind::OnPath,
+        _ => return Err(format!("{text:?} is no workspace")),
+    })
+}
+
+fn read_play(text: &str) -> Result<Play, String> {
+    let again = |second| Play::Again { first: FirstSession::Closed, second };
+    Ok(match text {
+        "again" => again(SecondSession::SameWorkspace),
+        "again below" => again(SecondSession::Below),
+        "again elsewhere" => again(SecondSession::Elsewhere),
+        "beside" => {
+            Play::Again { first: FirstSession::Running, second: SecondSession::Elsewhere }
+        }
+        "fork" => Play::Fork { look: LookIn::Original },
+        "fork, look in the twin" => Play::Fork { look: LookIn::Twin },
+        "files" => Play::Files,
+        "outside" => Play::Outside { user: OutsideUser::Same },
+        "outside, as another user" => Play::Outside { user: OutsideUser::Another },
+        "typed in the home" => Play::Typed,
+        _ => return Err(format!("{text:?} is no play")),
+    })
+}
+
+fn read_networks(text: &str) -> Result<Vec<NetworkSetting>, String> {
+    let one = |word: &str| {
+        NetworkSetting::parse(word).ok_or_else(|| format!("{word:?} is no network setting"))
+    };
+    text.split_ascii_whitespace().map(one).collect()
 }
 
 fn words<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
@@ -317,7 +298,7 @@ mod tests {
     use super::*;
 
     /// At least so many, and so many of them in C.
-    const ATTACKS_MIN: usize = 66;
+    const ATTACKS_MIN: usize = 194;
     const IN_C_MIN: usize = 15;
 
     #[test]
@@ -339,7 +320,9 @@ mod tests {
     #[test]
     fn the_lines_of_confinement_have_attacks() {
         let lines: BTreeSet<u32> = all().iter().map(|attack| attack.line).collect();
-        assert_eq!(lines, BTreeSet::from([50, 51, 52, 53, 54, 55, 57, 58]));
+        assert_eq!(lines, BTreeSet::from([
+            50, 51, 52, 53, 54, 55, 57, 58, 66, 67, 68, 69, 70, 71, 72
+        ]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One level's sessions: a victim with a secret, and the ones that attacks run in. Judges an attack by
+//! The sessions of one level and network setting: a victim with a secret, and the ones that attacks run in. Judges an attack by
 //! what it says and by what it changed outside.
 
 use std::fs;
@@ -8,14 +8,17 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::json;
 use windlass_client::protocol::api::{CloseQuery, Session, SessionState, SubmitTurn, Turn};
-use windlass_client::protocol::confinement::{ControlState, Isolation};
+use windlass_client::protocol::confinement::{ControlReport, ControlState, Isolation};
+use windlass_client::protocol::event::EndReason;
 use windlass_client::protocol::policy::{Limits, PolicyRequest};
 use windlass_client::protocol::{Outcome, SessionId};
 
-use super::program::{Attack, Judged, Language, SessionKind};
-use super::stage::{Stage, restore_workspace};
-use super::verdict::{ENDED, Trying, Verdict};
+use super::network::NetworkSetting;
+use super::program::{Attack, Judged, Language, Play, SessionKind, WorkspaceKind};
+use super::stage::Stage;
+use super::verdict::{self, ENDED, Trying, Verdict};
 use super::watch::Seen;
+use super::workspaces::{IN_HOMES, IN_PROJECTS, path_entry, restore_project, trusted};
 use crate::{TestNode, processes};
 
 /// How long one attack may take.
@@ -27,11 +30,12 @@ const TURN: Duration = Duration::from_secs(ATTACK_S + 10);
 /// Where a victim without a sandbox leaves its words; taken away with the scene.
 const WORD_PLACES: &[&str] = &["/dev/shm", "/tmp", "/var/tmp", "/run/lock"];
 
-/// The sessions of one level.
+/// The sessions of one level and network setting.
 #[derive(Debug)]
 pub struct Scene<'a> {
-    stage: &'a mut Stage,
-    level: Isolation,
+    pub(super) stage: &'a mut Stage,
+    pub(super) level: Isolation,
+    network: NetworkSetting,
     /// What the sessions that attacks run in ask for, the level and their limits besides.
     policy: PolicyRequest,
     victim: Session,
@@ -43,69 +47,164 @@ pub struct Scene<'a> {
 
 /// A session to attack from.
 #[derive(Debug)]
-struct Ground {
-    session: Session,
-    workspace: PathBuf,
+pub(super) struct Ground {
+    pub session: Session,
+    pub workspace: PathBuf,
 }
+
+/// What a session to attack from is like.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub limits: Limits,
+    pub workspace: PathBuf,
+    pub interpreter: Interpreter,
+}
+
+/// Which interpreter a session runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Interpreter {
+    /// The tests' own.
+    Named,
+    /// What the node finds for the workspace.
+    Found,
+}
+
+/// What one part of an attack came to.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// The next part can be played.
+    Planted,
+    Ended(Verdict),
+}
+
+/// What was played, and the sessions that it leaves.
+#[derive(Debug)]
+pub(super) struct Played {
+    pub verdict: Verdict,
+    pub sessions: Vec<SessionId>,
+    /// The session that may serve the next attack.
+    pub ground: Option<Ground>,
+}
+
+/// More that one part of an attack is told.
+pub(super) type Told = Vec<(&'static str, serde_json::Value)>;
 
 impl<'a> Scene<'a> {
     pub(super) async fn new(
         stage: &'a mut Stage,
-        level: Isolation,
+        (level, network): (Isolation, NetworkSetting),
         policy: PolicyRequest,
     ) -> anyhow::Result<Self> {
         let usual = PolicyRequest { isolation: Some(level), ..PolicyRequest::default() };
-        let victim = create(stage, usual, None).await?;
-        let victim_word = format!("windlass-word-{}-{level}", std::process::id());
+        let victim = create(stage, usual, None, Interpreter::Named).await?;
+        let victim_word = format!("windlass-word-{}-{level}-{network}", std::process::id());
         let turn = run(stage, &victim.id, victim_code(&stage.secret, &victim_word)).await?;
         anyhow::ensure!(turn.outcome == Some(Outcome::Ok), "the victim fails: {turn:?}");
         let victim = stage.client.session(&victim.id).await?;
         let seen = stage.watched(victim.workspace.as_ref());
         stage.host.contacts()?;
-        Ok(Self { stage, level, policy, victim, victim_word, shared: None, seen })
+        Ok(Self { stage, level, network, policy, victim, victim_word, shared: None, seen })
     }
 
     /// Runs one attack, and looks at what it did.
     pub async fn play(&mut self, attack: &Attack) -> anyhow::Result<Verdict> {
-        let ground = match (attack.session, self.shared.take()) {
-            (SessionKind::Shared, Some(ground)) => ground,
-            (SessionKind::Shared, None) => self.ground(Limits::default()).await?,
-            (SessionKind::Own, kept) => {
-                self.shared = kept;
-                self.ground(attack.limits).await?
-            }
-        };
-        let mut verdict = match self.not_claimed(attack, &ground) {
-            Some(why) => Verdict::NotClaimed(why),
-            None => self.attempt(attack, &ground).await?,
-        };
-        if let Some(outside) = self.outside()? {
-            verdict = Verdict::Through(format!("seen from outside: {outside}; it said {verdict}"));
-        } else if attack.judged == Judged::Outside
-            && let Verdict::Through(what) = &verdict
-        {
-            verdict = Verdict::Refused(format!("nothing of it outside: {what}"));
+        if self.level != Isolation::None && !attack.networks.contains(&self.network) {
+            return Ok(Verdict::NotClaimed(format!("the network is {}", self.network)));
         }
-        if matches!(verdict, Verdict::Through(_)) {
+        let played = match attack.play {
+            Play::Once => self.once(attack).await?,
+            Play::Again { first, second } => self.again(attack, first, second).await?,
+            Play::Fork { look } => self.with_fork(attack, look).await?,
+            Play::Files => self.with_files(attack).await?,
+            Play::Outside { user } => self.from_outside(attack, user).await?,
+            Play::Typed => self.typed(attack).await?,
+        };
+        let Played { verdict, sessions, ground } = played;
+        let verdict = self.judge(attack, verdict)?;
+        if !self.stage.node_lives() {
+            self.stage.revive().await?;
+        } else if matches!(verdict, Verdict::Through(_)) {
             self.stage.restore()?;
-            self.stage.go_on()?;
-            restore_workspace(&ground.workspace)?;
         }
-        self.seen = self.stage.watched(self.victim.workspace.as_ref());
+        if let (Verdict::Through(_), Some(ground)) = (&verdict, &ground) {
+            self.stage.go_on()?;
+            restore_project(&ground.workspace)?;
+        }
         let kept = match verdict {
             Verdict::Refused(_) => true,
             // What it got is taken away again outside; a sandbox may not stand that.
             Verdict::Through(_) => self.level == Isolation::None,
             Verdict::NoVerdict(_) | Verdict::NotClaimed(_) => false,
         };
-        match attack.session {
-            SessionKind::Shared if kept => self.shared = Some(ground),
-            _ => {
-                let close = CloseQuery { grace_ms: Some(0) };
-                self.stage.client.close_session(&ground.session.id, close).await.ok();
-            }
+        let mut over = sessions;
+        match ground {
+            Some(ground) if kept => self.shared = Some(ground),
+            Some(ground) => over.push(ground.session.id),
+            None => {}
         }
+        self.close(&over).await;
+        self.seen = self.stage.watched(self.victim.workspace.as_ref());
         Ok(verdict)
+    }
+
+    /// What the stage saw of an attack that said `verdict` of itself.
+    fn judge(&mut self, attack: &Attack, verdict: Verdict) -> anyhow::Result<Verdict> {
+        if !self.stage.node_lives() {
+            return Ok(Verdict::Through(format!("the node has ended; it said {verdict}")));
+        }
+        // What a program outside changes in the home is no session's doing.
+        let by_session = !matches!(attack.play, Play::Outside { .. });
+        if let Some(outside) = self.outside()?.filter(|_| by_session) {
+            return Ok(Verdict::Through(format!("seen from outside: {outside}; it said {verdict}")));
+        }
+        Ok(match verdict {
+            Verdict::Through(what) if attack.judged == Judged::Outside => {
+                Verdict::Refused(format!("nothing of it outside: {what}"))
+            }
+            other => other,
+        })
+    }
+
+    async fn once(&mut self, attack: &Attack) -> anyhow::Result<Played> {
+        let own = attack.session == SessionKind::Own || attack.workspace != WorkspaceKind::Project;
+        let ground = match self.shared.take() {
+            Some(ground) if !own => ground,
+            kept => {
+                self.shared = kept;
+                match self.ground_of(attack).await {
+                    Ok(ground) => ground,
+                    // No session in the home is one way to keep the home as it is.
+                    Err(error) if attack.workspace == WorkspaceKind::Home => {
+                        let verdict = Verdict::Refused(verdict::short(&format!("{error:#}")));
+                        return Ok(Played { verdict, sessions: Vec::new(), ground: None });
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let verdict = match self.not_claimed(attack, &ground.session) {
+            Some(why) => Verdict::NotClaimed(why),
+            None => match self.part(attack, &ground, "whole", Told::new()).await? {
+                Part::Ended(verdict) => verdict,
+                Part::Planted => Verdict::NoVerdict("it has one part only".to_owned()),
+            },
+        };
+        Ok(match own {
+            true => Played { verdict, sessions: vec![ground.session.id], ground: None },
+            false => Played { verdict, sessions: Vec::new(), ground: Some(ground) },
+        })
+    }
+
+    /// Closes sessions at once; one that has ended already is closed.
+    pub(super) async fn close(&self, sessions: &[SessionId]) {
+        for session in sessions {
+            let close = CloseQuery { grace_ms: Some(0) };
+            self.stage.client.close_session(session, close).await.ok();
+        }
+    }
+
+    pub(super) fn victim_id(&self) -> &SessionId {
+        &self.victim.id
     }
 
     /// Whether the victim has come to no harm: the same worker, with its memory.
@@ -117,35 +216,66 @@ impl<'a> Scene<'a> {
             && now.restarts == self.victim.restarts)
     }
 
-    async fn attempt(&self, attack: &Attack, ground: &Ground) -> anyhow::Result<Verdict> {
+    /// Runs one part of an attack.
+    pub(super) async fn part(
+        &self,
+        attack: &Attack,
+        ground: &Ground,
+        part: &'static str,
+        mut told: Told,
+    ) -> anyhow::Result<Part> {
         let path = self.stage.install(attack, &ground.workspace)?;
-        let places = self.places(ground);
+        told.push(("part", part.into()));
+        let places = self.places(ground, told);
         fs::write(ground.workspace.join("attack/stage.json"), places.to_string())?;
         let turn = run(self.stage, &ground.session.id, runner(attack, &path)).await;
+        if attack.judged == Judged::ByItsEnd
+            && let Some(verdict) = self.end_of(&ground.session.id).await
+        {
+            return Ok(Part::Ended(verdict));
+        }
         let trying = match attack.limits.is_empty() {
             true => Trying::SomethingElse,
             false => Trying::ALimit,
         };
         Ok(match turn {
-            Ok(turn) => Verdict::of(&turn, trying),
-            Err(error) => Verdict::NoVerdict(format!("{error:#}")),
+            Ok(turn) if verdict::is_planted(&turn) => Part::Planted,
+            Ok(turn) => Part::Ended(Verdict::of(&turn, trying)),
+            Err(error) => Part::Ended(Verdict::NoVerdict(format!("{error:#}"))),
         })
     }
 
-    async fn ground(&mut self, limits: Limits) -> anyhow::Result<Ground> {
-        let workspace = self.stage.workspace()?;
+    /// What the end of a session says of the code that ended it.
+    async fn end_of(&self, session: &SessionId) -> Option<Verdict> {
+        let ended = self.stage.client.session(session).await.ok()?.ended?;
+        Some(match ended.reason {
+            EndReason::KeeperLost => Verdict::Through("its keeper is lost".to_owned()),
+            reason => Verdict::Refused(format!("the session ended: {reason:?}")),
+        })
+    }
+
+    /// A session of its own for an attack.
+    pub(super) async fn ground_of(&mut self, attack: &Attack) -> anyhow::Result<Ground> {
+        let workspace = self.stage.workspace(attack.workspace)?;
+        let (limits, interpreter) = (attack.limits, Interpreter::Named);
+        self.ground(Wanted { limits, workspace, interpreter }).await
+    }
+
+    pub(super) async fn ground(&mut self, wanted: Wanted) -> anyhow::Result<Ground> {
+        let Wanted { limits, workspace, interpreter } = wanted;
         self.stage.go_back();
         for place in [&self.stage.home, &self.stage.home.join("project")] {
             let _ = fs::remove_file(place.join("late.sock"));
         }
-        if self.level != Isolation::Landlock {
+        let in_home = workspace == self.stage.home;
+        if self.level != Isolation::Landlock && !in_home {
             // Where no socket can be made at all, one in the workspace is no way out; but what is
             // hidden there would close the workspace itself.
             self.stage.host.listen(&workspace.join("early.sock"))?;
         }
         let isolation = Some(self.level);
         let policy = PolicyRequest { isolation, limits, ..self.policy.clone() };
-        let session = create(self.stage, policy, Some(&workspace)).await?;
+        let session = create(self.stage, policy, Some(&workspace), interpreter).await?;
         let turn = run(self.stage, &session.id, "None".to_owned()).await?;
         anyhow::ensure!(turn.outcome == Some(Outcome::Ok), "no session to attack from: {turn:?}");
         let session = self.stage.client.session(&session.id).await?;
@@ -158,38 +288,44 @@ impl<'a> Scene<'a> {
     }
 
     /// Why the session does not claim to refuse this, in its own words.
-    fn not_claimed(&self, attack: &Attack, ground: &Ground) -> Option<String> {
+    pub(super) fn not_claimed(&self, attack: &Attack, session: &Session) -> Option<String> {
         if self.level == Isolation::None {
             return None;
         }
-        let confinement = ground.session.confinement.as_ref()?;
+        let confinement = session.confinement.as_ref()?;
         let control = attack.control?;
-        let report = confinement.controls.iter().find(|report| report.control == control)?;
+        let named = |report: &&ControlReport| report.control.as_str() == control;
+        let report = confinement.controls.iter().find(named)?;
         (report.state == ControlState::NotEnforced)
             .then(|| format!("{control} is not enforced: {}", report.mechanism))
     }
 
     /// What changed outside, or who reached the host, since this was last asked.
-    fn outside(&mut self) -> anyhow::Result<Option<String>> {
+    pub(super) fn outside(&mut self) -> anyhow::Result<Option<String>> {
         let now = self.stage.watched(self.victim.workspace.as_ref());
         let contacts = self.stage.host.contacts()?;
         Ok(self.seen.difference(&now).or_else(|| contacts.into_iter().next()))
     }
 
     /// What an attack is told: where everything is that it wants.
-    fn places(&self, ground: &Ground) -> serde_json::Value {
+    pub(super) fn places(&self, ground: &Ground, told: Told) -> serde_json::Value {
         let stage = &*self.stage;
         let dirs = stage.node.dirs();
         let keeper = ground.session.keeper_pid.unwrap_or_default();
         let victim_keeper = self.victim.keeper_pid.unwrap_or_default();
         let (own, victim_worker) = (worker_below(keeper), worker_below(victim_keeper));
-        let metadata = match self.level {
-            // Without a sandbox nothing may leave the machine.
-            Isolation::None => "127.0.0.1",
-            _ => "169.254.169.254",
-        };
+        // Without a wall nothing may leave the machine.
+        let open = self.level == Isolation::None || self.network == NetworkSetting::Open;
+        let metadata = if open { "127.0.0.1" } else { "169.254.169.254" };
         let mut places = json!({
             "level": self.level.as_str(),
+            "network": self.network.as_str(),
+            "session": ground.session.id,
+            "family": dirs.state.join("families").join(ground.session.id.as_str()),
+            "path_entry": path_entry(stage.place()),
+            "trusted": trusted(),
+            "trusted_in_projects": IN_PROJECTS,
+            "trusted_in_homes": IN_HOMES,
             "workspace": ground.workspace,
             "home": stage.home,
             "project": stage.home.join("project"),
@@ -223,6 +359,9 @@ impl<'a> Scene<'a> {
         for (name, value) in &stage.host.places {
             places[name] = value.clone();
         }
+        for (name, value) in told {
+            places[name] = value;
+        }
         places
     }
 }
@@ -236,20 +375,24 @@ impl Drop for Scene<'_> {
 }
 
 /// A session in `workspace`, or in a fresh one that the node makes for it.
-async fn create(
+pub(super) async fn create(
     stage: &Stage,
     policy: PolicyRequest,
     workspace: Option<&Path>,
+    interpreter: Interpreter,
 ) -> anyhow::Result<Session> {
     let level = policy.isolation.unwrap_or(Isolation::Full);
     let mut wanted = TestNode::create();
     wanted.policy = Some(policy);
+    if interpreter == Interpreter::Found {
+        wanted.interpreter = None;
+    }
     wanted.workspace = workspace.map(|path| path.to_string_lossy().into_owned());
     let created = stage.client.create_session(&wanted).await;
     Ok(created.with_context(|| format!("no session of the level {level}"))?.session)
 }
 
-async fn run(stage: &Stage, session: &SessionId, code: String) -> anyhow::Result<Turn> {
+pub(super) async fn run(stage: &Stage, session: &SessionId, code: String) -> anyhow::Result<Turn> {
     let deadline_ms = Some(u64::try_from(TURN.as_millis())?);
     let turn = SubmitTurn { code, deadline_ms, ..SubmitTurn::default() };
     let ran = tokio::time::timeout(2 * TURN, stage.client.run_turn(session, turn)).await;

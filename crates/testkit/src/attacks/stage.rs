@@ -9,15 +9,23 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use tempfile::TempDir;
-use windlass_client::Client;
+use serde_json::json;
+use windlass_client::protocol::ErrorCode;
+use windlass_client::protocol::api::CloseQuery;
 use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::policy::PolicyRequest;
+use windlass_client::{Client, ClientError};
 
 use super::host::Host;
+use super::listed::current_file;
+use super::network::NetworkSetting;
+use super::outsider::ANOTHER_USER;
 use super::program::{Attack, Language};
 use super::scene::Scene;
 use super::watch::Seen;
-use crate::TestNode;
+use super::workspaces::{on_path, path_entry, restore_active};
+use crate::node::search_path;
+use crate::{TestNode, processes, python};
 
 /// A variable of the node's with the secret, which no session gets unless its policy names it.
 pub const SECRET_VARIABLE: &str = "STAGE_API_TOKEN";
@@ -43,6 +51,10 @@ const SECRETS: &[&str] = &[
     ".bash_history",
     ".claude/credentials.json",
     ".claude.json",
+    ".config/tool/token",
+    ".config/tool/bin/python3",
+    ".config/tool/lib/token",
+    ".config/t/token",
 ];
 
 /// Of these, the ones that are replaced while a session runs, as editors and programs do it.
@@ -52,12 +64,22 @@ const REWRITTEN: &[&str] = &[".netrc", ".bash_history"];
 const MADE_LATER: &[&str] = &[".kube/config", ".pgpass"];
 
 /// Files of the home that anybody may read and nobody may write.
-const PLAIN: &[&str] =
-    &[".bashrc", ".profile", "notes.txt", ".ssh/authorized_keys", "project/readme.txt"];
+const PLAIN: &[&str] = &[
+    ".bashrc",
+    ".profile",
+    "notes.txt",
+    ".ssh/authorized_keys",
+    "project/readme.txt",
+    ".cargo/bin/tool",
+    ".config/autostart/agent.desktop",
+];
 
-/// What is in a workspace before an attack.
-const WORKSPACE: &[&str] =
-    &[".git/config", ".git/hooks/pre-commit", ".claude/settings.json", "AGENTS.md"];
+/// Directories of the home that a session can name and not write, with an empty one in each: a node
+/// that tidies up through a link would remove it.
+const EMPTY: &[&str] = &["empty/o", "empty/r", "empty/t/r"];
+
+/// Workers that wait for a session, where the node keeps a pool.
+const WAITING: usize = 2;
 
 /// Everything that attacks are played on. Dropping it ends what it started.
 #[derive(Debug)]
@@ -81,8 +103,16 @@ impl Stage {
         let secret = format!("windlass-canary-{}", random_hex()?);
         let home = place.path().join("home");
         fill_home(&home, &secret)?;
+        restore_active(&on_path(place.path()))?;
+        let environments = place.path().join("environments.json");
+        fs::write(&environments, environments_file())?;
+        let mut path = path_entry(place.path()).into_os_string();
+        path.push(":");
+        path.push(search_path());
         let mut node = TestNode::builder(program)
             .env("HOME", &home)
+            .env("PATH", path)
+            .env("WINDLASS_ENVIRONMENTS", environments)
             .env(SECRET_VARIABLE, &secret)
             .state_dir(place.path().join("state"))
             .prepare()?;
@@ -100,29 +130,50 @@ impl Stage {
         self.scene_with(level, PolicyRequest::default()).await
     }
 
-    /// The same, with sessions to attack from that have another policy than the usual.
+    /// The same, with a network setting.
+    pub async fn scene_on(
+        &mut self,
+        level: Isolation,
+        network: NetworkSetting,
+    ) -> anyhow::Result<Scene<'_>> {
+        let policy = PolicyRequest { network: Some(network.policy()?), ..PolicyRequest::default() };
+        Scene::new(self, (level, network), policy).await
+    }
+
+    /// Why the node starts no session with this level and network setting, if it refuses to.
+    pub async fn refusal(
+        &self,
+        level: Isolation,
+        network: NetworkSetting,
+    ) -> anyhow::Result<Option<String>> {
+        let mut wanted = TestNode::create();
+        let network = Some(network.policy()?);
+        let isolation = Some(level);
+        wanted.policy = Some(PolicyRequest { isolation, network, ..PolicyRequest::default() });
+        match self.client.create_session(&wanted).await {
+            Ok(created) => {
+                let close = CloseQuery { grace_ms: Some(0) };
+                self.client.close_session(&created.session.id, close).await?;
+                Ok(None)
+            }
+            Err(ClientError::Api(error)) if error.code == ErrorCode::NotEnforceable => {
+                Ok(Some(error.message))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The same as [`Stage::scene`], with sessions to attack from that have another policy than the usual.
     pub async fn scene_with(
         &mut self,
         level: Isolation,
         policy: PolicyRequest,
     ) -> anyhow::Result<Scene<'_>> {
-        Scene::new(self, level, policy).await
+        Scene::new(self, (level, NetworkSetting::None), policy).await
     }
 
     pub(super) fn place(&self) -> &Path {
         self.place.path()
-    }
-
-    /// A new workspace, as it is before an attack.
-    pub(super) fn workspace(&mut self) -> anyhow::Result<PathBuf> {
-        self.sessions += 1;
-        let workspace = self.place.path().join(format!("work-{}", self.sessions));
-        restore_workspace(&workspace)?;
-        // As a repository could hold them: protected names that lead out.
-        for (name, target) in [(".idea", ".ssh"), (".envrc", ".claude.json")] {
-            std::os::unix::fs::symlink(self.home.join(target), workspace.join(name))?;
-        }
-        Ok(workspace)
     }
 
     /// What its user does while a session runs: files with secrets are replaced, and others made.
@@ -158,7 +209,31 @@ impl Stage {
         ];
         let mut roots = vec![self.home.clone(), victim.to_owned()];
         roots.extend(shared);
-        Seen::now(&roots)
+        Seen::now(&roots, &self.home.join("attack"))
+    }
+
+    /// An empty directory of another user's, where this user can give one away.
+    pub(super) fn others_directory(&self) -> anyhow::Result<PathBuf> {
+        let other = self.place.path().join("other");
+        let _ = fs::remove_dir_all(&other);
+        fs::create_dir(&other)?;
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&other, Some(ANOTHER_USER), Some(ANOTHER_USER))?;
+        }
+        Ok(other)
+    }
+
+    /// Whether the node still runs, as the process that it was.
+    pub(super) fn node_lives(&self) -> bool {
+        processes::alive(self.node.pid())
+    }
+
+    /// Starts the node again where an attack has ended it.
+    pub(super) async fn revive(&mut self) -> anyhow::Result<()> {
+        self.restore()?;
+        self.node.restart().await.context("the node does not start again")?;
+        self.client = self.node.client().await?;
+        Ok(())
     }
 
     /// Puts the home back as it was.
@@ -181,6 +256,7 @@ impl Stage {
         for place in [self.node.base(), &self.node.dirs().state] {
             let _ = fs::remove_file(place.join("planted"));
         }
+        restore_active(&on_path(self.place.path()))?;
         fill_home(&self.home, &self.secret)
     }
 
@@ -188,7 +264,7 @@ impl Stage {
     pub(super) fn install(&self, attack: &Attack, workspace: &Path) -> anyhow::Result<String> {
         let directory = workspace.join("attack");
         fs::create_dir_all(&directory)?;
-        fs::write(directory.join("attack.py"), PYTHON_COMMON)?;
+        fs::write(directory.join("attack.py"), current_file("common/attack.py", PYTHON_COMMON))?;
         if attack.language == Language::C {
             let built = self.build(attack)?;
             fs::copy(built, directory.join(attack.program))?;
@@ -220,21 +296,17 @@ impl Stage {
     }
 }
 
+/// What the node keeps zygotes of: the tests' interpreter, and whatever is first on its PATH.
+fn environments_file() -> String {
+    let named = json!({"interpreter": python(), "pool": WAITING});
+    let on_path = json!({"interpreter": "python3", "pool": 0});
+    json!({"version": 1, "environments": [named, on_path]}).to_string()
+}
+
 fn around() -> PathBuf {
     let writable = |place: &&str| rustix::fs::access(*place, rustix::fs::Access::WRITE_OK).is_ok();
     std::env::var_os(PLACE_VARIABLE)
         .map_or_else(|| PLACES.into_iter().find(writable).unwrap_or("/tmp").into(), PathBuf::from)
-}
-
-/// Makes what is missing in a workspace, and takes away what an attack planted.
-pub(super) fn restore_workspace(workspace: &Path) -> anyhow::Result<()> {
-    for planted in [".vscode", ".codex"] {
-        let _ = fs::remove_dir_all(workspace.join(planted));
-    }
-    for planted in [".mcp.json", "CLAUDE.md"] {
-        let _ = fs::remove_file(workspace.join(planted));
-    }
-    WORKSPACE.iter().try_for_each(|name| write(&workspace.join(name), "# as it was\n"))
 }
 
 fn fill_home(home: &Path, secret: &str) -> anyhow::Result<()> {
@@ -253,12 +325,12 @@ fn fill_home(home: &Path, secret: &str) -> anyhow::Result<()> {
     // Where the file system has no attributes, there is none to read.
     let _ =
         rustix::fs::setxattr(home.join(".ssh/id_rsa"), "user.secret", secret.as_bytes(), attribute);
-    fs::create_dir_all(home.join("empty"))?;
+    EMPTY.iter().try_for_each(|name| fs::create_dir_all(home.join(name)))?;
     fs::set_permissions(home, fs::Permissions::from_mode(0o755))?;
     Ok(())
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }

@@ -77,6 +77,24 @@ impl Verdict {
     }
 }
 
+/// What an attack's first part says when there is a second part to play.
+const PLANTED: &str = "planted: ";
+
+/// Whether the turn ended with something planted for the next part.
+pub(super) fn is_planted(turn: &Turn) -> bool {
+    let text = turn.output.text.as_str();
+    let mut said = text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    said.next().is_some_and(|line| line.starts_with(ENDED))
+        && said.next().is_some_and(|line| line.starts_with(PLANTED))
+}
+
+/// What a program outside said in one line.
+pub(super) fn of_line(line: &str) -> Option<Verdict> {
+    let (refused, through) = (line.strip_prefix("refused: "), line.strip_prefix("through: "));
+    let refused = refused.map(|by| Verdict::Refused(short(by)));
+    refused.or_else(|| through.map(|what| Verdict::Through(short(what))))
+}
+
 /// The limit that ended the turn, by its name.
 fn limit_of(turn: &Turn) -> Option<String> {
     let ended = turn.outcome.is_some_and(|outcome| outcome != Outcome::Ok);
@@ -84,7 +102,7 @@ fn limit_of(turn: &Turn) -> Option<String> {
     (ended && name.contains("limit")).then(|| short(&name))
 }
 
-fn short(words: &str) -> String {
+pub(super) fn short(words: &str) -> String {
     let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(WORDS_MAX).collect()
 }

@@ -19,10 +19,11 @@ struct Entry {
 }
 
 impl Seen {
-    pub fn now(roots: &[PathBuf]) -> Self {
+    /// `besides` is where attacks are installed, and is not looked at.
+    pub fn now(roots: &[PathBuf], besides: &Path) -> Self {
         let mut found = BTreeMap::new();
         for root in roots {
-            look(root, &mut found);
+            look(root, besides, &mut found);
         }
         Self(found)
     }
@@ -42,7 +43,10 @@ impl Seen {
     }
 }
 
-fn look(path: &Path, found: &mut BTreeMap<PathBuf, Entry>) {
+fn look(path: &Path, besides: &Path, found: &mut BTreeMap<PathBuf, Entry>) {
+    if path == besides {
+        return;
+    }
     let Ok(about) = fs::symlink_metadata(path) else { return };
     let file = about.is_file();
     let entry = Entry {
@@ -54,7 +58,7 @@ fn look(path: &Path, found: &mut BTreeMap<PathBuf, Entry>) {
     found.insert(path.to_owned(), entry);
     if about.is_dir() {
         for child in fs::read_dir(path).into_iter().flatten().flatten() {
-            look(&child.path(), found);
+            look(&child.path(), besides, found);
         }
     }
 }

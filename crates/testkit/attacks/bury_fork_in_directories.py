@@ -1,0 +1,21 @@
+# name: bring the node down with a very deep directory in a workspace that is forked and removed
+# line: 66
+# play: fork
+# runs: in the worker
+import os
+
+from attack import STAGE, planted, refused
+
+DEPTH = 3000
+
+
+def plant():
+    here = os.getcwd()
+    for _ in range(DEPTH):
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(here)
+    planted(f"{DEPTH} directories in one another")
+
+
+plant() if STAGE["part"] == "plant" else refused("the node lives")

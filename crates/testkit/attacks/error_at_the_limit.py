@@ -1,0 +1,10 @@
+# name: end the keeper with an error whose header is as long as a header may be
+# line: 68
+# finding: 6
+# session: own
+# runs: in the worker
+# judged: by its end
+from attack import padded, refused, say_to_keeper
+
+say_to_keeper((padded(b'{"kind":"idle","turn":2,"outcome":"error","error":{"name":"E","message":"', b'"}}'), b""))
+refused("the keeper goes on")
