@@ -32,7 +32,8 @@ const BY_PATH: &[&str] = &[
     ".is_symlink(",
     ".metadata(",
     ".symlink_metadata(",
-    ".read_link(",
+    // With an argument it is the guarded module's.
+    ".read_link()",
     ".read_dir(",
     "Path::canonicalize",
     "Path::exists",
