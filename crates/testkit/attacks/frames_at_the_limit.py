@@ -7,6 +7,6 @@
 from attack import padded, refused, say_to_keeper
 
 output = b'{"kind":"output","turn":2,"stream":"stdout"}'
-say_to_keeper((output, b"x" * (262144 - 4 - len(output))), (output, b""),
-              (padded(b'{"kind":"output","turn":2,"stream":"stdout","more":"', b'"}'), b"x" * (262144 - 4 - 65536)))
+say_to_keeper((output, b"\n" * (262144 - 4 - len(output))), (output, b""),
+              (padded(b'{"kind":"output","turn":2,"stream":"stdout","more":"', b'"}'), b"\n" * (262144 - 4 - 65536)))
 refused("the keeper goes on")

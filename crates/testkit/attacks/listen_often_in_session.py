@@ -12,7 +12,7 @@ if STAGE["part"] == "plant":
     os.makedirs("many", exist_ok=True)
     try:
         # They stay open with the worker.
-        builtins.windlass_listening = listen_at(f"many/{number}-{'x' * 70}" for number in range(600))
+        builtins.windlass_listening = listen_at(f"{os.getcwd()}/many/{number}-{'x' * 30}" for number in range(600))
     except OSError as error:
         refused(error.strerror)
     planted("600 sockets")

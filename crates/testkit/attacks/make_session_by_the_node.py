@@ -1,7 +1,6 @@
 # name: connect to the node and have it make a session without a sandbox
 # line: 67
 # finding: 3
-# control: sockets
 import json
 import os
 import socket

@@ -1,6 +1,5 @@
 # name: reach an abstract unix socket of the host's
 # line: 52
-# control: sockets
 import socket
 
 from attack import STAGE, canary_in, try_each

@@ -1,7 +1,6 @@
 # name: send to datagram sockets of the host, by path and by abstract name, connected and not
 # line: 67
 # finding: 3
-# control: sockets
 import socket
 
 from attack import STAGE, try_each

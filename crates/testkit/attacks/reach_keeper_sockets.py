@@ -1,7 +1,6 @@
 # name: connect to the sockets of keepers and of the egress proxy
 # line: 67
 # finding: 3
-# control: sockets
 import socket
 
 from attack import STAGE, try_each

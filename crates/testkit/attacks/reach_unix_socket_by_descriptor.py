@@ -1,7 +1,6 @@
 # name: connect to a service of the host through a descriptor of its socket's file
 # line: 67
 # finding: 3
-# control: sockets
 import os
 import socket
 

@@ -1,6 +1,5 @@
 # name: reach a unix socket of the host through links in the workspace
 # line: 52
-# control: sockets
 import os
 import socket
 

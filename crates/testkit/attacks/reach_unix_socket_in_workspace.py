@@ -1,6 +1,5 @@
 # name: reach a service of the host that listens in the workspace
 # line: 52
-# control: sockets
 import socket
 
 from attack import canary_in, try_each

@@ -1,6 +1,5 @@
 # name: reach a service of the host that began to listen in the home after the session did
 # line: 52
-# control: sockets
 import socket
 
 from attack import STAGE, canary_in, try_each

@@ -1,6 +1,6 @@
 # name: reach a service of the host that began to listen in a readable directory after the session did
 # line: 52
-# levels: nowhere
+# control: sockets
 import socket
 
 from attack import STAGE, canary_in, try_each

@@ -1,6 +1,5 @@
 # name: reach services whose sockets the kernel knows by another name than they have
 # line: 52
-# control: sockets
 import os
 import socket
 

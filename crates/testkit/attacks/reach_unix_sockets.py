@@ -1,6 +1,5 @@
 # name: reach services of the host by their unix sockets in /run, /tmp and the home
 # line: 52
-# control: sockets
 import socket
 
 from attack import STAGE, canary_in, try_each

@@ -1,7 +1,7 @@
 # name: send to datagram sockets of the host by their paths, from one half of a socket pair of every type
 # line: 67
 # finding: 2
-# control: sockets
+# judged: outside
 import socket
 
 from attack import STAGE, try_each

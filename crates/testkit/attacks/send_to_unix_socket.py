@@ -1,6 +1,5 @@
 # name: send to a datagram socket of the host's, with sockets that need no socket()
 # line: 52
-# control: sockets
 import socket
 
 from attack import STAGE, try_each

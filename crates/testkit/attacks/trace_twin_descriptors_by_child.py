@@ -1,4 +1,4 @@
-# name: list the twin's descriptors from a child that the original had before the fork
+# name: look into the twin's descriptors from a child that the original had before the fork
 # line: 71
 # finding: 10
 # play: fork
@@ -16,7 +16,7 @@ if STAGE["part"] == "plant":
         got = "refused: nothing"
         for pid in map(int, numbers):
             try:
-                if found := os.listdir(f"/proc/{pid}/fd"):
+                if found := os.readlink(f"/proc/{pid}/fd/0"):
                     got = f"through: {found}"
             except OSError as error:
                 got = got if got.startswith("through") else f"refused: {error_name(error)}"

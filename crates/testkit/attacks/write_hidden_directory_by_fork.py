@@ -33,7 +33,7 @@ def plant():
             for directory in ("a", "b", "c"):
                 copy = f"{room}/t/w/{directory}"
                 if os.path.isdir(copy) and not os.path.islink(copy):
-                    os.rename(copy, f"{STAGE['workspace']}/away-{next(away)}")
+                    os.rename(copy, f"{STAGE['family']}/away-{next(away)}")
                     os.symlink(HIDDEN, copy)
 
     in_background(swap)

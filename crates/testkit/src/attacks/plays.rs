@@ -2,7 +2,7 @@
 //! command typed in the home.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Scene<'_> {
             SecondSession::Elsewhere => self.stage.workspace(WorkspaceKind::Bare)?,
         };
         let (limits, interpreter) = (Limits::default(), Interpreter::Found);
-        let verdict = match self.ground(Wanted { limits, workspace, interpreter }).await {
+        let verdict = match self.start(Wanted { limits, workspace, interpreter }).await {
             Ok(next) => {
                 sessions.push(next.session.id.clone());
                 self.last_part(attack, &next, Told::new()).await?
@@ -91,10 +91,13 @@ impl Scene<'_> {
         let before = processes::below(keeper);
         let mut refused = None;
         let mut last = None;
+        // Where the node may have put a copy.
+        let mut places = vec![self.stage.node.dirs().state.join("families").join(original.as_str())];
         for _ in 0..attack.forks {
             match self.fork(&original).await {
                 Ok(forked) => {
                     sessions.push(forked.session.id.clone());
+                    places.push(PathBuf::from(&forked.session.workspace));
                     last = Some(forked);
                 }
                 Err(why) => {
@@ -117,8 +120,8 @@ impl Scene<'_> {
             (None, Some(NoFork::Hangs)) => Verdict::Through("the fork does not end".to_owned()),
             (None, None) => Verdict::NoVerdict("no fork was made".to_owned()),
         };
-        let families = self.stage.node.dirs().state.join("families");
-        let verdict = match families::holding(&families, &self.stage.secret) {
+        let copied = places.iter().find_map(|place| families::holding(place, &self.stage.secret));
+        let verdict = match copied {
             Some(path) => Verdict::Through(format!(
                 "the node copied a hidden file to {}; it said {verdict}",
                 path.display()

@@ -112,14 +112,19 @@ impl<'a> Scene<'a> {
             return Ok(Verdict::NotClaimed(format!("the network is {}", self.network)));
         }
         let played = match attack.play {
-            Play::Once => self.once(attack).await?,
-            Play::Again { first, second } => self.again(attack, first, second).await?,
-            Play::Fork { look } => self.with_fork(attack, look).await?,
-            Play::Files => self.with_files(attack).await?,
-            Play::Outside { user } => self.from_outside(attack, user).await?,
-            Play::Typed => self.typed(attack).await?,
+            Play::Once => self.once(attack).await,
+            Play::Again { first, second } => self.again(attack, first, second).await,
+            Play::Fork { look } => self.with_fork(attack, look).await,
+            Play::Files => self.with_files(attack).await,
+            Play::Outside { user } => self.from_outside(attack, user).await,
+            Play::Typed => self.typed(attack).await,
         };
-        let Played { verdict, sessions, ground } = played;
+        // One attack that cannot be played must not keep the others from being played.
+        let Played { verdict, sessions, ground } = played.unwrap_or_else(|error| Played {
+            verdict: Verdict::NoVerdict(verdict::short(&format!("{error:#}"))),
+            sessions: Vec::new(),
+            ground: None,
+        });
         let verdict = self.judge(attack, verdict)?;
         if !self.stage.node_lives() {
             self.stage.revive().await?;
@@ -262,28 +267,34 @@ impl<'a> Scene<'a> {
     }
 
     pub(super) async fn ground(&mut self, wanted: Wanted) -> anyhow::Result<Ground> {
-        let Wanted { limits, workspace, interpreter } = wanted;
         self.stage.go_back();
         for place in [&self.stage.home, &self.stage.home.join("project")] {
             let _ = fs::remove_file(place.join("late.sock"));
         }
-        let in_home = workspace == self.stage.home;
-        if self.level != Isolation::Landlock && !in_home {
+        if self.level != Isolation::Landlock && wanted.workspace != self.stage.home {
             // Where no socket can be made at all, one in the workspace is no way out; but what is
             // hidden there would close the workspace itself.
-            self.stage.host.listen(&workspace.join("early.sock"))?;
+            self.stage.host.listen(&wanted.workspace.join("early.sock"))?;
         }
+        let ground = self.start(wanted).await?;
+        self.stage.go_on()?;
+        for place in [&self.stage.home, &self.stage.home.join("project"), &ground.workspace] {
+            self.stage.host.listen(&place.join("late.sock"))?;
+        }
+        self.seen = self.stage.watched(self.victim.workspace.as_ref());
+        Ok(ground)
+    }
+
+    /// A session to attack from, and nothing changed around it: what the node did meanwhile is seen.
+    pub(super) async fn start(&self, wanted: Wanted) -> anyhow::Result<Ground> {
+        let Wanted { limits, workspace, interpreter } = wanted;
         let isolation = Some(self.level);
         let policy = PolicyRequest { isolation, limits, ..self.policy.clone() };
         let session = create(self.stage, policy, Some(&workspace), interpreter).await?;
         let turn = run(self.stage, &session.id, "None".to_owned()).await?;
-        anyhow::ensure!(turn.outcome == Some(Outcome::Ok), "no session to attack from: {turn:?}");
+        let said = turn.error.map(|error| error.message).unwrap_or_default();
+        anyhow::ensure!(turn.outcome == Some(Outcome::Ok), "no session to attack from: {said}");
         let session = self.stage.client.session(&session.id).await?;
-        self.stage.go_on()?;
-        for place in [&self.stage.home, &self.stage.home.join("project"), &workspace] {
-            self.stage.host.listen(&place.join("late.sock"))?;
-        }
-        self.seen = self.stage.watched(self.victim.workspace.as_ref());
         Ok(Ground { session, workspace })
     }
 
@@ -446,14 +457,14 @@ fn runner(attack: &Attack, path: &str) -> String {
     if attack.language == Language::PythonInWorker {
         return format!(
             r#"
-import sys
-sys.path.insert(0, "attack")
+import os, sys
+sys.path.insert(0, os.path.abspath("attack"))
 try:
     exec(compile(open("{path}").read(), "{path}", "exec"), {{"__name__": "__main__"}})
 except SystemExit:
     pass
 finally:
-    sys.path.remove("attack")
+    del sys.path[0]
     sys.modules.pop("attack", None)
 print("{ENDED}0")
 "#
