@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, ApiError};
+use windlass_protocol::frame::EncodeError;
 
 use crate::dirs::DirsError;
 use crate::start::StartError;
@@ -18,6 +19,9 @@ pub enum ClientError {
     Api(ApiError),
     #[error(transparent)]
     Dirs(#[from] DirsError),
+    /// Nothing was sent.
+    #[error("{what} cannot be sent: {cause}")]
+    TooLarge { what: String, cause: EncodeError },
     /// Nothing listens, or it stopped listening.
     #[error("no node answers at {address}: {cause}")]
     Unreachable { address: String, cause: io::Error },
@@ -47,6 +51,7 @@ impl ClientError {
         match self {
             Self::Api(error) => error.code.as_str(),
             Self::Dirs(_) => "bad_directory",
+            Self::TooLarge { .. } => ErrorCode::MessageTooLarge.as_str(),
             Self::Unreachable { .. } => "unreachable",
             Self::BadUrl => "bad_url",
             Self::BadToken | Self::Token(_) => "bad_token",
@@ -63,6 +68,7 @@ impl ClientError {
         match self {
             Self::Api(error) => error.remedy.clone(),
             Self::Dirs(error) => error.remedy(),
+            Self::TooLarge { .. } => "use a shorter path".into(),
             Self::Unreachable { .. } => "start a node with: windlass up".into(),
             Self::BadUrl => "set WINDLASS_URL to what `windlass status` says on its machine".into(),
             Self::BadToken => "set WINDLASS_TOKEN to what `windlass token` prints".into(),

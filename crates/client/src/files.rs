@@ -5,6 +5,8 @@ mod content;
 mod exchange;
 mod watch;
 
+use std::io;
+
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use hyper::Method;
@@ -16,6 +18,7 @@ use windlass_protocol::api::{
 };
 use windlass_protocol::frame;
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
+use windlass_protocol::text::bounded;
 
 use crate::call::Call;
 use crate::client::Client;
@@ -25,6 +28,9 @@ use crate::query::Path;
 pub use content::FileContent;
 use exchange::{Exchange, Outgoing};
 pub use watch::FileWatch;
+
+/// Bytes of a path in an error.
+const PATH_SHOWN_BYTES: usize = 200;
 
 /// What a file must be like before it is changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -148,8 +154,12 @@ impl Client {
         session: &SessionId,
         changes: Vec<Change>,
     ) -> Result<WrittenBack, ClientError> {
+        // All of it before any of it: a change that cannot be sent stops all of them.
+        for change in &changes {
+            check(change)?;
+        }
         let frames = stream::iter(changes).flat_map(|change| stream::iter(frames(change)));
-        let body = Outgoing::pieces(frames.map(Ok));
+        let body = Outgoing::pieces(frames);
         let uri = Path::new(&["sessions", session.as_str(), "files"]).done();
         self.sent(Method::POST, uri, HeaderMap::new(), body).await
     }
@@ -197,12 +207,29 @@ impl Expect {
     }
 }
 
+/// Whether a change has frames.
+fn check(change: &Change) -> Result<(), ClientError> {
+    let (path, expect) = match change {
+        Change::Delete { path, expect } | Change::Put { path, expect, .. } => (path, expect),
+    };
+    let header = FileChange::Put {
+        path: path.clone(),
+        if_match: expect.etag(),
+        if_none_match: expect.absent(),
+        more: true,
+    };
+    frame::encode_head(&mut Vec::new(), &header, 0).map_err(|cause| {
+        let what = format!("a change of the file {:?}", bounded(path, PATH_SHOWN_BYTES));
+        ClientError::TooLarge { what, cause }
+    })
+}
+
 /// The frames of one change, as few bytes at once as a frame has.
-fn frames(change: Change) -> Box<dyn Iterator<Item = Bytes> + Send> {
+fn frames(change: Change) -> Box<dyn Iterator<Item = io::Result<Bytes>> + Send> {
     let encoded = |header: &FileChange, body: &[u8]| {
         let mut frame = Vec::with_capacity(body.len() + 256);
-        frame::encode(&mut frame, header, body);
-        Bytes::from(frame)
+        frame::encode(&mut frame, header, body).map_err(io::Error::other)?;
+        Ok(Bytes::from(frame))
     };
     match change {
         Change::Delete { path, expect } => {

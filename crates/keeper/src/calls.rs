@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use windlass_protocol::event::EventKind;
+use windlass_protocol::frame::EncodeError;
 use windlass_protocol::host::ToolError;
 use windlass_protocol::limits::{
     CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, TOOL_CALLS_MAX, TOOL_NAME_BYTES_MAX, TOOL_RESULT_BYTES_MAX,
@@ -143,6 +144,11 @@ impl Keeper {
             Taken::At(offset) => offset as u64,
             Taken::Late => return Ok(()),
             Taken::TooMany => {
+                // A worker that calls on and reads nothing would have its answers fill our memory.
+                if self.worker().is_some_and(|worker| worker.queued_bytes() > TOOL_RESULT_BYTES_MAX)
+                {
+                    return Err("tool calls are made and their answers are not read".to_owned());
+                }
                 self.fail_call(turn, asked.call, &too_many());
                 return Ok(());
             }
@@ -180,21 +186,26 @@ impl Keeper {
             return;
         }
         let Some(worker) = self.worker() else { return };
-        if worker.queued_bytes() + body.len() <= TOOL_RESULT_BYTES_MAX {
-            worker.send_part(&ToWorker::ToolResult { turn, call, ok, more }, body);
-            return;
-        }
+        let failed = if worker.queued_bytes() + body.len() <= TOOL_RESULT_BYTES_MAX {
+            match worker.send_part(&ToWorker::ToolResult { turn, call, ok, more }, body) {
+                Ok(()) => return,
+                Err(error) => too_large(&error),
+            }
+        } else {
+            unread()
+        };
         if let Some(calls) = self.running.calls(turn) {
             calls.end(call);
         }
-        self.fail_call(turn, call, &unread());
+        self.fail_call(turn, call, &failed);
     }
 
     fn fail_call(&mut self, turn: TurnNo, call: CallNo, error: &ToolError) {
-        let body = serde_json::to_vec(error).expect("protocol types always serialise");
+        let body = serde_json::to_vec(error).expect("texts and codes always have a JSON form");
         if let Some(worker) = self.worker() {
             let result = ToWorker::ToolResult { turn, call, ok: false, more: false };
-            worker.send_part(&result, body.into());
+            let sent = worker.send_part(&result, body.into());
+            self.sent(sent);
         }
     }
 }
@@ -205,6 +216,11 @@ fn too_many() -> ToolError {
 
 fn unread() -> ToolError {
     overloaded(format!("{TOOL_RESULT_BYTES_MAX} bytes of answers are not read yet"))
+}
+
+fn too_large(error: &EncodeError) -> ToolError {
+    let message = format!("a part of the answer cannot be passed on: {error}");
+    ToolError { message, code: Some(ErrorCode::MessageTooLarge), kind: None }
 }
 
 fn overloaded(message: String) -> ToolError {

@@ -4,12 +4,13 @@
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use rustix::io::Errno;
 use windlass_lifecycle::link::KeeperHalf;
 use windlass_protocol::LinkSeq;
-use windlass_protocol::frame::{self, Decoder, Frame};
-use windlass_protocol::link::FromKeeper;
+use windlass_protocol::frame::{self, Decoder, EncodeError};
+use windlass_protocol::link::{FromKeeper, ToKeeper};
+use windlass_protocol::parts::Joiner;
 
 /// Pieces given to one write.
 const SLICES_MAX: usize = 64;
@@ -18,6 +19,7 @@ const SLICES_MAX: usize = 64;
 pub(crate) struct Connection {
     socket: OwnedFd,
     decoder: Decoder,
+    joiner: Joiner,
     /// Unnumbered messages, sent between events.
     control: BytesMut,
     /// The last event written whole.
@@ -39,6 +41,7 @@ impl Connection {
         Self {
             socket,
             decoder: Decoder::default(),
+            joiner: Joiner::default(),
             control: BytesMut::new(),
             sent: LinkSeq(0),
             partly: 0,
@@ -57,10 +60,11 @@ impl Connection {
         self.partly = 0;
     }
 
-    pub fn say(&mut self, message: &FromKeeper) {
+    pub fn say(&mut self, message: &FromKeeper) -> Result<(), EncodeError> {
         let mut encoded = Vec::with_capacity(256);
-        frame::encode(&mut encoded, message, &[]);
+        frame::encode(&mut encoded, message, &[])?;
         self.control.extend_from_slice(&encoded);
+        Ok(())
     }
 
     /// Reads what has come, once; how many bytes.
@@ -78,11 +82,11 @@ impl Connection {
 
     /// The first message, if all of it has come: it is read whole, for the one who sent it may be
     /// gone, and nothing that came later may be heard before it.
-    pub fn first_frame(&mut self, scratch: &mut [u8]) -> Result<Option<Frame>, Gone> {
+    pub fn first_message(&mut self, scratch: &mut [u8]) -> Result<Option<ToKeeper>, Gone> {
         loop {
             let filled = self.fill(scratch);
-            match (self.next_frame()?, filled) {
-                (Some(frame), _) => return Ok(Some(frame)),
+            match (self.next_message()?, filled) {
+                (Some((message, _)), _) => return Ok(Some(message)),
                 (None, Ok(0)) => return Ok(None),
                 (None, Ok(_)) => {}
                 (None, Err(gone)) => return Err(gone),
@@ -90,8 +94,15 @@ impl Connection {
         }
     }
 
-    pub fn next_frame(&mut self) -> Result<Option<Frame>, Gone> {
-        self.decoder.next_frame().map_err(|_| Gone::Malformed)
+    /// The next whole message that has come, with its body.
+    pub fn next_message(&mut self) -> Result<Option<(ToKeeper, Bytes)>, Gone> {
+        while let Some(frame) = self.decoder.next_frame().map_err(|_| Gone::Malformed)? {
+            let message = self.joiner.take(frame).map_err(|_| Gone::Malformed)?;
+            if message.is_some() {
+                return Ok(message);
+            }
+        }
+        Ok(None)
     }
 
     /// Writes as much as the socket takes: control messages at event boundaries, then events.

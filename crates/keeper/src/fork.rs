@@ -13,8 +13,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_protocol::confinement::{Confinement, Control, ControlReport, ControlState};
 use windlass_protocol::event::EventKind;
-use windlass_protocol::limits::{CHUNK_BYTES_MAX, NOT_CARRIED_MAX};
+use windlass_protocol::limits::{CHUNK_BYTES_MAX, NOT_CARRIED_MAX, REASON_BYTES_MAX};
 use windlass_protocol::link::{Fork, ForkEnd, FromKeeper, Launch, NotCarried};
+use windlass_protocol::text::bounded;
 use windlass_protocol::worker::{ToWorker, TwinOrder};
 use windlass_protocol::{ErrorCode, family};
 use windlass_sandbox::Plan;
@@ -36,8 +37,9 @@ const LISTEN_WAIT: Duration = Duration::from_secs(5);
 /// Connections that may wait at a keeper's socket.
 const BACKLOG: i32 = 16;
 
-/// Characters of a name in the answer.
-const NAME_CHARS_MAX: usize = 100;
+/// Bytes of a name and of its kind in the answer: all of them fit one header, whatever is escaped.
+const NAME_BYTES_MAX: usize = 80;
+const WHAT_BYTES_MAX: usize = 20;
 
 /// Said of a twin that never came to be.
 const TWIN_ENDED: &str = "the twin ended before it said a word";
@@ -112,7 +114,8 @@ impl Keeper {
         let (ours, theirs) = Lines::make().map_err(failed)?;
         rustix::net::sockopt::set_socket_passcred(&ours.socket, true).map_err(failed)?;
         let session = fork.session.clone();
-        worker.send(ToWorker::Fork { session }, &order);
+        let sent = worker.send(ToWorker::Fork { session }, &order);
+        sent.map_err(|error| Refused::new(format!("its worker cannot be told: {error}")))?;
         let until = Instant::now() + FORK_WAIT;
         Ok(Forking {
             fork,
@@ -147,7 +150,8 @@ impl Keeper {
         };
         if !ok {
             let code = if limit { ErrorCode::ForkLimit } else { ErrorCode::ForkRefused };
-            return self.fork_failed(Refused { code, message: reason });
+            let message = bounded(&reason, REASON_BYTES_MAX);
+            return self.fork_failed(Refused { code, message });
         }
         if forking.twin_ended {
             return self.fork_failed(Refused::new(TWIN_ENDED));
@@ -159,8 +163,8 @@ impl Keeper {
         };
         said.truncate(NOT_CARRIED_MAX + 1);
         for one in &mut said {
-            one.what = one.what.chars().take(NAME_CHARS_MAX).collect();
-            one.name = one.name.chars().take(NAME_CHARS_MAX).collect();
+            one.what = bounded(&one.what, WHAT_BYTES_MAX);
+            one.name = bounded(&one.name, NAME_BYTES_MAX);
         }
         forking.said = Some(said);
         self.finish_fork();
@@ -201,9 +205,7 @@ impl Keeper {
     }
 
     fn say_forked(&mut self, session: windlass_protocol::SessionId, end: ForkEnd) {
-        if let Some(node) = &mut self.node {
-            node.say(&FromKeeper::Forked { session, end });
-        }
+        self.say(&FromKeeper::Forked { session, end });
     }
 
     /// Both have spoken: the twin gets its keeper.
@@ -332,11 +334,13 @@ impl Twin {
             None => (None, None),
             Some(Apart { original, twin }) => (Some(original), Some(twin)),
         };
-        let text = |ruleset| serde_json::to_string(&ruleset).expect("rules always serialise");
+        // A path that is not UTF-8, for one.
+        let no_text = |error: serde_json::Error| Refused::new(format!("no text for it: {error}"));
+        let text = |ruleset| serde_json::to_string(&ruleset).map_err(no_text);
         let copy = family::workspace(&fork.room);
-        let (theirs, twin) = (theirs.map(text), twin.map(text));
+        let (theirs, twin) = (theirs.map(text).transpose()?, twin.map(text).transpose()?);
         moved(&mut plan, places);
-        let plan = serde_json::to_string(&plan).expect("a plan always serialises");
+        let plan = serde_json::to_string(&plan).map_err(no_text)?;
         let launch = Box::new(Launch {
             session: fork.session.clone(),
             cwd: copy.clone(),
@@ -351,7 +355,7 @@ impl Twin {
             ..original.clone()
         });
         let order = TwinOrder { workspace, copy, original: theirs, twin };
-        let order = serde_json::to_vec(&order).expect("protocol types always serialise");
+        let order = serde_json::to_vec(&order).map_err(no_text)?;
         if order.len() > CHUNK_BYTES_MAX {
             return Err(Refused::new("its confinement has more rules than a fork can pass on"));
         }

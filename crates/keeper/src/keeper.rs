@@ -8,7 +8,10 @@ use bytes::Bytes;
 use windlass_lifecycle::link::KeeperHalf;
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::{EventKind, StartedBy};
+use windlass_protocol::frame::EncodeError;
+use windlass_protocol::limits::REASON_BYTES_MAX;
 use windlass_protocol::link::Launch;
+use windlass_protocol::text::bounded;
 use windlass_protocol::worker::ToWorker;
 use windlass_protocol::{Epoch, Stream, TurnNo};
 use windlass_sandbox::{Held, memory, reap_all};
@@ -213,9 +216,29 @@ impl Keeper {
         }
     }
 
-    /// Numbers an event; it goes out at the end of this round.
+    /// Numbers an event; it goes out at the end of this round. An event that the link cannot carry
+    /// ends the session, which is told instead.
     pub(crate) fn tell(&mut self, turn: Option<TurnNo>, kind: EventKind, body: Bytes) {
-        self.link.push(turn, kind, body);
+        if let Err(error) = self.link.push(turn, kind, body) {
+            self.break_off(&format!("an event is too long for the node: {error}"));
+        }
+    }
+
+    /// Ends the session: worker and keeper cannot understand each other.
+    pub(crate) fn break_off(&mut self, why: &str) {
+        let message = bounded(why, REASON_BYTES_MAX);
+        let told = self.link.push(None, EventKind::ProtocolBroken { message }, Bytes::new());
+        if let Err(error) = told {
+            eprintln!("keeper: the end of the session cannot be told: {error}");
+        }
+        self.clear(Then::StayDown);
+    }
+
+    /// A message for the worker was made, or does not fit its frame: then the session ends.
+    pub(crate) fn sent(&mut self, sent: Result<(), EncodeError>) {
+        if let Err(error) = sent {
+            self.break_off(&format!("a message for the worker cannot be sent: {error}"));
+        }
     }
 
     pub(crate) fn start_worker(&mut self) {
@@ -242,7 +265,7 @@ impl Keeper {
             }
             Err(error) => {
                 let program = launch.argv.first().map_or("", String::as_str);
-                let cause = format!("cannot start {program}: {error}");
+                let cause = bounded(&format!("cannot start {program}: {error}"), REASON_BYTES_MAX);
                 self.stage = Stage::Down;
                 self.tell(None, EventKind::WorkerEnded { cause, limit: None }, Bytes::new());
             }
@@ -276,8 +299,9 @@ impl Keeper {
             // One that is not up has nothing to finish.
             Stage::Up { mut worker } if !grace.is_zero() && self.family.forking.is_none() => {
                 let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-                worker.send(ToWorker::Shutdown { grace_ms }, &Bytes::new());
+                let sent = worker.send(ToWorker::Shutdown { grace_ms }, &Bytes::new());
                 self.stage = Stage::Finishing { worker, until: Instant::now() + grace };
+                self.sent(sent);
             }
             other => {
                 self.stage = other;

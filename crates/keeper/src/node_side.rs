@@ -12,7 +12,7 @@ use windlass_protocol::link::{
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
 use crate::calls::Part;
-use crate::connection::Connection;
+use crate::connection::{Connection, Gone};
 use crate::input::Given;
 use crate::keeper::{Keeper, Then};
 use crate::watch::Watch;
@@ -44,16 +44,14 @@ impl Keeper {
 
     pub(crate) fn hear_callers(&mut self) {
         for mut caller in std::mem::take(&mut self.callers) {
-            match caller.first_frame(&mut self.scratch) {
+            match caller.first_message(&mut self.scratch) {
                 Ok(None) => self.callers.push(caller),
-                Ok(Some(frame)) => match serde_json::from_slice(&frame.header) {
-                    Ok(ToKeeper::Attach { epoch, after, launch, .. }) => {
-                        self.claim(caller, Claim { epoch, after, launch });
-                    }
-                    Ok(ToKeeper::Prepare(prepare)) => self.prepare(caller, &prepare),
-                    _ => self.refuse(caller, RefuseReason::BadAttach),
-                },
-                Err(_) => {}
+                Ok(Some(ToKeeper::Attach { epoch, after, launch, .. })) => {
+                    self.claim(caller, Claim { epoch, after, launch });
+                }
+                Ok(Some(ToKeeper::Prepare(prepare))) => self.prepare(caller, &prepare),
+                Ok(Some(_)) | Err(Gone::Malformed) => self.refuse(caller, RefuseReason::BadAttach),
+                Err(Gone::Closed) => {}
             }
         }
     }
@@ -72,7 +70,7 @@ impl Keeper {
         caller.resume(claim.after);
         let launch = claim.launch.as_ref().or(self.launch.as_ref());
         let first_room = launch.and_then(|launch| launch.family.clone());
-        caller.say(&FromKeeper::Attached(Box::new(Attached {
+        let attached = FromKeeper::Attached(Box::new(Attached {
             link: LINK,
             epoch: claim.epoch,
             pid: self.held.pid(),
@@ -85,7 +83,12 @@ impl Keeper {
             hold: self.held.hold(),
             forks: true,
             room: self.family.room.clone().or(first_room),
-        })));
+        }));
+        if let Err(error) = caller.say(&attached) {
+            // It has numbers, and no more of them than calls may be open. The node asks again.
+            eprintln!("keeper: an attach cannot be answered: {error}");
+            return;
+        }
         // The former node's connection closes here: it is fenced.
         self.node = Some(caller);
         self.alone_since = None;
@@ -107,9 +110,21 @@ impl Keeper {
     }
 
     fn refuse(&mut self, mut caller: Connection, reason: RefuseReason) {
-        caller.say(&FromKeeper::Refused { epoch: self.link.epoch(), reason });
+        if let Err(error) = caller.say(&FromKeeper::Refused { epoch: self.link.epoch(), reason }) {
+            eprintln!("keeper: a refusal cannot be said: {error}");
+        }
         let nothing = windlass_lifecycle::link::KeeperHalf::default();
         let _ = caller.flush(&nothing);
+    }
+
+    /// Says something to the node that is heard, if there is one. A node that cannot be told loses this
+    /// connection, and learns the rest when it attaches again.
+    pub(crate) fn say(&mut self, message: &FromKeeper) {
+        let Some(node) = &mut self.node else { return };
+        if let Err(error) = node.say(message) {
+            eprintln!("keeper: the node cannot be told: {error}");
+            self.lose_node();
+        }
     }
 
     pub(crate) fn lose_node(&mut self) {
@@ -127,28 +142,25 @@ impl Keeper {
 
     fn take_commands(&mut self) {
         while let Some(node) = &mut self.node {
-            let message = match node.next_frame() {
+            let message = match node.next_message() {
                 Ok(None) => return,
-                Ok(Some(frame)) => {
-                    serde_json::from_slice::<ToKeeper>(&frame.header).ok().map(|m| (m, frame.body))
-                }
-                Err(_) => None,
+                Ok(Some(message)) => message,
+                // No message at all: not a node of ours.
+                Err(_) => return self.lose_node(),
             };
             match message {
-                Some((ToKeeper::Ack { after }, _)) => self.link.acknowledge(after),
-                Some((ToKeeper::Command { command, after, act }, body)) => {
+                (ToKeeper::Ack { after }, _) => self.link.acknowledge(after),
+                (ToKeeper::Command { command, after, act }, body) => {
                     self.link.acknowledge(after);
                     self.take_command(command, act, &body);
                 }
                 // Whoever had a worker wait now has a session for it.
-                Some((ToKeeper::Attach { epoch, after, launch, .. }, _))
-                    if self.waiting.is_some() =>
-                {
+                (ToKeeper::Attach { epoch, after, launch, .. }, _) if self.waiting.is_some() => {
                     let Some(caller) = self.node.take() else { return };
                     return self.claim(caller, Claim { epoch, after, launch });
                 }
-                // Two attaches on one connection, or no message at all: not a node of ours.
-                Some((ToKeeper::Attach { .. } | ToKeeper::Prepare(_), _)) | None => {
+                // Two attaches on one connection: not a node of ours.
+                (ToKeeper::Attach { .. } | ToKeeper::Prepare(_) | ToKeeper::Part { .. }, _) => {
                     self.lose_node();
                 }
             }
@@ -187,8 +199,6 @@ impl Keeper {
         self.take_input(turn, Given { bytes, eof });
         // The client waits for this word, and no event may come soon.
         let seen = FromKeeper::Seen { command: self.link.seen() };
-        if let Some(node) = &mut self.node {
-            node.say(&seen);
-        }
+        self.say(&seen);
     }
 }

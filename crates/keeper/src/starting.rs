@@ -293,11 +293,8 @@ impl Keeper {
             let (_, _, joining) = waiting.worker.processes();
             joining.is_empty()
         });
-        if moved
-            && let Some(node) = &mut self.node
-            && self.launch.is_none()
-        {
-            node.say(&FromKeeper::Prepared { pid: self.held.pid() });
+        if moved && self.launch.is_none() {
+            self.say(&FromKeeper::Prepared { pid: self.held.pid() });
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use windlass_protocol::event::{EventKind, TurnError};
 use windlass_protocol::frame::Frame;
-use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
+use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, WORKER_HEADER_BYTES_MAX};
 use windlass_protocol::worker::{
     FORKS, FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome, unknown_fields,
 };
@@ -14,7 +14,7 @@ use windlass_protocol::{CallNo, Stream, TurnNo};
 
 use crate::calls::{Asked, Calls};
 use crate::input::{Given, HeldInput};
-use crate::keeper::{Keeper, Stage, Then};
+use crate::keeper::{Keeper, Stage};
 use crate::usage::Mark;
 use crate::watch;
 
@@ -99,8 +99,9 @@ impl Keeper {
             nudging: None,
         });
         self.watch.quicken(worker.pid, watch::Worker::Known);
-        worker.send(ToWorker::TurnStart { turn, more: false }, code);
+        let sent = worker.send(ToWorker::TurnStart { turn, more: false }, code);
         self.watch.turn_changed();
+        self.sent(sent);
     }
 
     pub(crate) fn take_input(&mut self, turn: TurnNo, given: Given) {
@@ -115,7 +116,8 @@ impl Keeper {
             flight.input.clear();
             flight.nudging = Some(Nudging { next: Instant::now() + NUDGE_EVERY, left: NUDGES_MAX });
             if let Some(worker) = self.worker() {
-                worker.interrupt(&ToWorker::Interrupt { turn });
+                let sent = worker.interrupt(&ToWorker::Interrupt { turn });
+                self.sent(sent);
             }
         }
     }
@@ -143,7 +145,9 @@ impl Keeper {
         let turn = flight.turn;
         let bytes = given.bytes.len() as u64;
         if let Some(worker) = self.worker() {
-            worker.send(ToWorker::TurnInput { turn, more: false, eof: given.eof }, &given.bytes);
+            let input = ToWorker::TurnInput { turn, more: false, eof: given.eof };
+            let sent = worker.send(input, &given.bytes);
+            self.sent(sent);
         }
         self.tell(Some(turn), EventKind::InputTaken { bytes }, Bytes::new());
         true
@@ -168,8 +172,7 @@ impl Keeper {
                 Err(message) => Err(message),
             };
             if let Err(message) = taken {
-                self.tell(None, EventKind::ProtocolBroken { message }, Bytes::new());
-                return self.clear(Then::StayDown);
+                return self.break_off(&message);
             }
         }
     }
@@ -350,6 +353,11 @@ impl Keeper {
 }
 
 fn parse(frame: Frame) -> Result<(FromWorker, Bytes), String> {
+    let bytes = frame.header.len();
+    if bytes > WORKER_HEADER_BYTES_MAX {
+        let limit = WORKER_HEADER_BYTES_MAX;
+        return Err(format!("a header of {bytes} bytes is over the limit of {limit}"));
+    }
     serde_json::from_slice(&frame.header)
         .map(|message| (message, frame.body))
         .map_err(|error| format!("a header is not a message: {error}"))

@@ -17,7 +17,7 @@ use rustix::net::{
 use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_protocol::Stream;
 use windlass_protocol::event::StartedBy;
-use windlass_protocol::frame::{self, Decoder, Frame, FrameError};
+use windlass_protocol::frame::{self, Decoder, EncodeError, Frame, FrameError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::worker::ToWorker;
 use windlass_sandbox::Started;
@@ -245,39 +245,42 @@ impl Worker {
     }
 
     /// Sends a message with its body, in chunks. It goes out now as far as the socket has room.
-    pub fn send(&mut self, mut message: ToWorker, body: &Bytes) {
+    pub fn send(&mut self, mut message: ToWorker, body: &Bytes) -> Result<(), EncodeError> {
         let mut rest = body.clone();
         loop {
             let chunk = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
             set_more(&mut message, !rest.is_empty());
-            self.push(&message, chunk);
+            self.push(&message, chunk)?;
             if rest.is_empty() {
                 break;
             }
         }
         self.flush();
+        Ok(())
     }
 
-    /// Sends one frame with its body, which fits.
-    pub fn send_part(&mut self, message: &ToWorker, body: Bytes) {
-        self.push(message, body);
+    /// Sends one frame with its body, if it fits.
+    pub fn send_part(&mut self, message: &ToWorker, body: Bytes) -> Result<(), EncodeError> {
+        self.push(message, body)?;
         self.flush();
+        Ok(())
     }
 
-    fn push(&mut self, message: &ToWorker, body: Bytes) {
+    fn push(&mut self, message: &ToWorker, body: Bytes) -> Result<(), EncodeError> {
         let mut head = Vec::with_capacity(96);
-        frame::encode_head(&mut head, message, body.len());
+        frame::encode_head(&mut head, message, body.len())?;
         self.queued += head.len() + body.len();
         self.outgoing.push_back(Piece { bytes: head.into(), ends_frame: body.is_empty() });
         if !body.is_empty() {
             self.outgoing.push_back(Piece { bytes: body, ends_frame: true });
         }
+        Ok(())
     }
 
     /// Sends an interrupt ahead of every frame that has not begun, then the signal that goes with it.
-    pub fn interrupt(&mut self, message: &ToWorker) {
+    pub fn interrupt(&mut self, message: &ToWorker) -> Result<(), EncodeError> {
         let mut encoded = Vec::with_capacity(64);
-        frame::encode(&mut encoded, message, &[]);
+        frame::encode(&mut encoded, message, &[])?;
         let begun = self.written > 0 || self.within_frame;
         let end = self.outgoing.iter().position(|piece| piece.ends_frame).map_or(0, |end| end + 1);
         let place = if begun { end } else { 0 };
@@ -286,6 +289,7 @@ impl Worker {
         self.flush();
         // ESRCH means that it has just ended, which SIGCHLD tells.
         let _ = killpg(Pid::from_raw(self.pid.cast_signed()), Signal::SIGINT);
+        Ok(())
     }
 
     /// Reminds the worker of an interrupt. SIGURG is ignored by programs that do not know it.

@@ -100,28 +100,62 @@ fn word_at(bytes: &[u8], at: usize) -> Option<usize> {
     Some(u32::from_be_bytes(word.try_into().expect("the slice has four bytes")) as usize)
 }
 
+/// Why a frame cannot be made. Nothing is added to the buffer.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    #[error("a header of {0} bytes is over the limit of {HEADER_BYTES_MAX}")]
+    HeaderTooLong(usize),
+    #[error("a frame of {0} bytes is over the limit of {FRAME_BYTES_MAX}")]
+    TooLong(usize),
+    /// All parts of a message together ([`crate::parts`]).
+    #[error("a message of {bytes} bytes is over the limit of {limit}")]
+    MessageTooLong { bytes: usize, limit: usize },
+    /// A path that is not UTF-8, for one.
+    #[error("the header has no JSON form: {0}")]
+    NoJson(#[from] serde_json::Error),
+}
+
 /// Appends the prefix and header of a frame whose body of `body_len` bytes the caller writes next.
-///
-/// # Panics
-/// If header and body together are over the frame limit: callers split bodies into chunks of
-/// [`crate::limits::CHUNK_BYTES_MAX`] and make headers of bounded size.
-pub fn encode_head(out: &mut Vec<u8>, header: &impl Serialize, body_len: usize) {
+/// Callers split bodies into chunks of [`crate::limits::CHUNK_BYTES_MAX`].
+pub fn encode_head(
+    out: &mut Vec<u8>,
+    header: &impl Serialize,
+    body_len: usize,
+) -> Result<(), EncodeError> {
+    let start = out.len();
+    let head = append_head(out, header, body_len);
+    if head.is_err() {
+        out.truncate(start);
+    }
+    head
+}
+
+fn append_head(
+    out: &mut Vec<u8>,
+    header: &impl Serialize,
+    body_len: usize,
+) -> Result<(), EncodeError> {
     let start = out.len();
     out.extend_from_slice(&[0; 2 * LENGTH_BYTES]);
-    serde_json::to_writer(&mut *out, header).expect("protocol types always serialise");
+    serde_json::to_writer(&mut *out, header)?;
     let header_len = out.len() - start - 2 * LENGTH_BYTES;
-    let rest = LENGTH_BYTES + header_len + body_len;
-    assert!(
-        header_len <= HEADER_BYTES_MAX && rest <= FRAME_BYTES_MAX,
-        "a frame of {rest} bytes was made here, over the limit"
-    );
+    if header_len > HEADER_BYTES_MAX {
+        return Err(EncodeError::HeaderTooLong(header_len));
+    }
+    let rest = (LENGTH_BYTES + header_len).saturating_add(body_len);
+    if rest > FRAME_BYTES_MAX {
+        return Err(EncodeError::TooLong(rest));
+    }
+    // Both are under limits that fit into 32 bits.
     out[start..start + LENGTH_BYTES].copy_from_slice(&(rest as u32).to_be_bytes());
     out[start + LENGTH_BYTES..start + 2 * LENGTH_BYTES]
         .copy_from_slice(&(header_len as u32).to_be_bytes());
+    Ok(())
 }
 
-/// Appends a whole frame. Panics like [`encode_head`].
-pub fn encode(out: &mut Vec<u8>, header: &impl Serialize, body: &[u8]) {
-    encode_head(out, header, body.len());
+/// Appends a whole frame, or nothing.
+pub fn encode(out: &mut Vec<u8>, header: &impl Serialize, body: &[u8]) -> Result<(), EncodeError> {
+    encode_head(out, header, body.len())?;
     out.extend_from_slice(body);
+    Ok(())
 }

@@ -127,7 +127,7 @@ macro_rules! counter {
         impl $name {
             #[must_use]
             pub fn next(self) -> Self {
-                Self(self.0 + 1)
+                Self(self.0.saturating_add(1))
             }
         }
 

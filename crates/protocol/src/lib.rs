@@ -23,7 +23,9 @@ pub mod ids;
 pub mod limits;
 pub mod link;
 pub mod nursery;
+pub mod parts;
 pub mod policy;
+pub mod text;
 pub mod worker;
 
 pub use error::ErrorCode;

@@ -12,6 +12,25 @@ pub const HEADER_BYTES_MAX: usize = 64 * 1024;
 /// Body bytes that a sender puts into one frame, leaving room for a header of the largest size.
 pub const CHUNK_BYTES_MAX: usize = FRAME_BYTES_MAX - HEADER_BYTES_MAX - 4;
 
+/// The header of a worker's frame. It is shorter than any header may be, since the link adds its own
+/// numbers to what the worker said. A longer one breaks the protocol.
+pub const WORKER_HEADER_BYTES_MAX: usize = HEADER_BYTES_MAX - 1024;
+
+/// What a keeper is told to run, as one message: plan, environment, paths. A session that needs more
+/// is refused with `message_too_large` before anything is started; a keeper drops the connection.
+pub const LAUNCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// A session's whole environment, as a program gets it: `NAME=value` and a zero byte each. The
+/// kernel takes a quarter of the stack limit, 2 MiB where nobody changed it. More is refused with
+/// `message_too_large` before anything is started.
+pub const ENVIRONMENT_BYTES_MAX: usize = 1536 * 1024;
+
+/// One variable of it, counted the same: the kernel's own limit. More is refused the same way.
+pub const VARIABLE_BYTES_MAX: usize = 128 * 1024;
+
+/// A text in an event that Windlass itself writes (a cause, a reason, a mechanism). It is cut there.
+pub const REASON_BYTES_MAX: usize = 1024;
+
 /// One logical message, all its frames together (a turn's code, an input, a display). A request
 /// over it is refused with `message_too_large`; a worker that sends more breaks the protocol.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;

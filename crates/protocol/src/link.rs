@@ -40,6 +40,12 @@ pub enum ToKeeper {
     /// Before an attach: have a worker waiting for a session that is still to come. The keeper answers
     /// `prepared`, and ends if this connection does before a node attaches, here or on another.
     Prepare(Box<Prepare>),
+    /// A part of a message that is too long for one header: an attach with its launch, or a prepare.
+    /// The bodies of all its parts, in order, are its JSON text ([`crate::parts`]).
+    Part {
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        more: bool,
+    },
     /// Everything up to here is in the node's journal.
     Ack { after: LinkSeq },
     /// Do this, once.

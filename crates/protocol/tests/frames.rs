@@ -1,10 +1,12 @@
 //! The frame codec against any division of the bytes, and against senders that mean harm.
 
+use std::os::unix::ffi::OsStringExt;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
 use windlass_protocol::TurnNo;
-use windlass_protocol::frame::{Decoder, Frame, FrameError, decode, encode};
+use windlass_protocol::frame::{Decoder, EncodeError, Frame, FrameError, decode, encode};
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use windlass_protocol::worker::{FromWorker, ToWorker, WorkerOutcome};
 
@@ -16,7 +18,7 @@ proptest! {
     ) {
         let mut bytes = Vec::new();
         for (text, body) in &messages {
-            encode(&mut bytes, &json!({ "text": text }), body);
+            encode(&mut bytes, &json!({ "text": text }), body).unwrap();
         }
         let expected: Vec<Frame> = messages
             .iter()
@@ -61,8 +63,8 @@ proptest! {
 #[test]
 fn two_frames_in_one_write_both_come_out() {
     let mut bytes = Vec::new();
-    encode(&mut bytes, &ToWorker::TurnStart { turn: TurnNo(1), more: false }, b"1+1");
-    encode(&mut bytes, &ToWorker::Interrupt { turn: TurnNo(1) }, b"");
+    encode(&mut bytes, &ToWorker::TurnStart { turn: TurnNo(1), more: false }, b"1+1").unwrap();
+    encode(&mut bytes, &ToWorker::Interrupt { turn: TurnNo(1) }, b"").unwrap();
     let mut decoder = Decoder::default();
     decoder.push(&bytes);
     let frames = whole_frames(&mut decoder).unwrap();
@@ -76,7 +78,7 @@ fn two_frames_in_one_write_both_come_out() {
 #[test]
 fn a_partial_frame_is_kept_until_the_rest_comes() {
     let mut bytes = Vec::new();
-    encode(&mut bytes, &json!({}), b"body");
+    encode(&mut bytes, &json!({}), b"body").unwrap();
     let mut decoder = Decoder::default();
     for at in 0..bytes.len() - 1 {
         decoder.push(&bytes[at..=at]);
@@ -93,12 +95,26 @@ fn a_frame_of_the_largest_size_passes() {
     // The quotes are part of the header.
     let header = "x".repeat(HEADER_BYTES_MAX - 2);
     let mut bytes = Vec::new();
-    encode(&mut bytes, &header, &body);
+    encode(&mut bytes, &header, &body).unwrap();
     assert_eq!(bytes.len(), 4 + FRAME_BYTES_MAX);
     let mut decoder = Decoder::default();
     decoder.push(&bytes);
     let frame = decoder.next_frame().unwrap().unwrap();
     assert_eq!((frame.header.len(), frame.body.len()), (HEADER_BYTES_MAX, CHUNK_BYTES_MAX));
+}
+
+#[test]
+fn what_does_not_fit_is_an_error_and_leaves_the_buffer_alone() {
+    let header = |bytes: usize| "x".repeat(bytes - 2);
+    let mut bytes = b"before".to_vec();
+    let long = encode(&mut bytes, &header(HEADER_BYTES_MAX + 1), b"");
+    assert!(matches!(long, Err(EncodeError::HeaderTooLong(65_537))), "{long:?}");
+    let long = encode(&mut bytes, &header(HEADER_BYTES_MAX), &vec![0; CHUNK_BYTES_MAX + 1]);
+    assert!(matches!(long, Err(EncodeError::TooLong(262_145))), "{long:?}");
+    let path = std::path::PathBuf::from(std::ffi::OsString::from_vec(vec![0xff]));
+    let no_json = encode(&mut bytes, &path, b"");
+    assert!(matches!(no_json, Err(EncodeError::NoJson(_))), "{no_json:?}");
+    assert_eq!(bytes, b"before");
 }
 
 #[test]
@@ -157,7 +173,7 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
         }),
         5 => vec(any::<u8>(), 0..100).prop_map(|body| {
             let mut bytes = Vec::new();
-            encode(&mut bytes, &json!({}), &body);
+            encode(&mut bytes, &json!({}), &body).unwrap();
             bytes
         }),
         1 => vec(any::<u8>(), 0..40),
@@ -190,7 +206,7 @@ fn until_error(decoder: &mut Decoder) -> (Vec<Frame>, Option<FrameError>) {
 #[test]
 fn bytes_are_one_whole_frame_or_none() {
     let mut whole = Vec::new();
-    encode(&mut whole, &json!({"kind": "x"}), b"body");
+    encode(&mut whole, &json!({"kind": "x"}), b"body").unwrap();
     let frame = decode(whole.clone().into()).unwrap();
     assert_eq!((&frame.header[..], &frame.body[..]), (&br#"{"kind":"x"}"#[..], &b"body"[..]));
     for length in 0..whole.len() {

@@ -163,7 +163,7 @@ impl ByHand {
     fn write(&mut self, messages: &[(ToKeeper, &[u8])]) {
         let mut bytes = Vec::new();
         for (message, body) in messages {
-            frame::encode(&mut bytes, message, body);
+            frame::encode(&mut bytes, message, body).unwrap();
         }
         self.stream.write_all(&bytes).unwrap();
     }

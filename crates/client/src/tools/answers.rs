@@ -125,7 +125,8 @@ impl Waiting {
 
 fn encoded(message: &FromHost, body: &[u8]) -> Bytes {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
-    frame::encode(&mut bytes, message, body);
+    // An id of 64 characters at most, numbers, and a body that was cut into chunks.
+    frame::encode(&mut bytes, message, body).expect("it fits a frame, whatever the call is");
     bytes.into()
 }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use windlass_protocol::event::EventKind;
-use windlass_protocol::frame;
+use windlass_protocol::frame::{self, EncodeError};
 use windlass_protocol::limits::{MESSAGE_BYTES_MAX, UNACKED_BYTES_MAX};
 use windlass_protocol::link::{Command, CommandSeq, FromKeeper, RefuseReason};
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
@@ -98,27 +98,33 @@ impl KeeperHalf {
     /// What is held after `link`, oldest first. Held events are consecutive, so this seeks.
     pub fn held_after(&self, link: LinkSeq) -> impl Iterator<Item = &Outgoing> {
         let first = self.held.front().map_or(0, |event| event.link.0);
-        let skip = (link.0 + 1).saturating_sub(first).min(self.held.len() as u64);
+        let skip = link.0.saturating_add(1).saturating_sub(first).min(self.held.len() as u64);
         self.held.range(skip as usize..)
     }
 
-    /// Numbers an event and holds it. The caller sends what is returned if a node is attached.
-    pub fn push(&mut self, turn: Option<TurnNo>, event: EventKind, body: Bytes) -> Outgoing {
-        self.last = self.last.next();
-        let header = FromKeeper::Event { link: self.last, command: self.seen, turn, event };
+    /// Numbers an event and holds it. The caller sends what is returned if a node is attached. An
+    /// event that does not fit a frame has no number.
+    pub fn push(
+        &mut self,
+        turn: Option<TurnNo>,
+        event: EventKind,
+        body: Bytes,
+    ) -> Result<Outgoing, EncodeError> {
+        let link = self.last.next();
+        let header = FromKeeper::Event { link, command: self.seen, turn, event };
         let mut head = Vec::with_capacity(160);
-        frame::encode_head(&mut head, &header, body.len());
-        let outgoing = Outgoing { link: self.last, head: head.into(), body };
+        frame::encode_head(&mut head, &header, body.len())?;
+        let outgoing = Outgoing { link, head: head.into(), body };
+        self.last = link;
         self.held_bytes += outgoing.len();
         self.held.push_back(outgoing.clone());
-        outgoing
+        Ok(outgoing)
     }
 
     /// Everything up to `after` is in a journal. A number that was never given is not believed.
     pub fn acknowledge(&mut self, after: LinkSeq) {
         while self.held.front().is_some_and(|event| event.link <= after) {
-            let event = self.held.pop_front().expect("the front was just seen");
-            self.held_bytes -= event.len();
+            self.held_bytes -= self.held.pop_front().map_or(0, |event| event.len());
         }
     }
 
@@ -129,7 +135,7 @@ impl KeeperHalf {
 
     /// One frame of a command came.
     pub fn command(&mut self, command: CommandSeq, act: Command, body: &Bytes) -> Done {
-        if command.0 != self.seen.0 + 1 {
+        if self.seen.0.checked_add(1) != Some(command.0) {
             return Done::Already;
         }
         let more = matches!(

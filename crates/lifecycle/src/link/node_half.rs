@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use windlass_protocol::frame;
+use windlass_protocol::frame::{self, EncodeError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::link::{Attached, Command, CommandSeq, LINK, Launch, ToKeeper};
-use windlass_protocol::{Epoch, LinkSeq, TurnNo};
+use windlass_protocol::{Epoch, LinkSeq, TurnNo, parts};
 
 /// What an event's number says about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,20 +81,23 @@ impl NodeHalf {
         safe.min(self.after).max(self.told)
     }
 
-    /// The first word on a new connection.
-    pub fn attach(&mut self, out: &mut Vec<u8>, launch: Option<Box<Launch>>) {
-        self.told = self.journaled();
-        let attach = ToKeeper::Attach { link: LINK, epoch: self.epoch, after: self.told, launch };
-        frame::encode(out, &attach, &[]);
+    /// The first word on a new connection. It fails for a launch that is too large.
+    pub fn attach(
+        &mut self,
+        out: &mut Vec<u8>,
+        launch: Option<Box<Launch>>,
+    ) -> Result<(), EncodeError> {
+        let after = self.journaled();
+        parts::encode(out, &ToKeeper::Attach { link: LINK, epoch: self.epoch, after, launch })?;
+        self.told = after;
+        Ok(())
     }
 
     /// The keeper accepted. Appends the commands that it has not seen to `out`.
-    pub fn attached(&mut self, attached: &Attached, out: &mut Vec<u8>) {
+    pub fn attached(&mut self, attached: &Attached, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let before = *self.before.get_or_insert(attached.command);
         self.seen(attached.command);
-        for unseen in &self.unseen {
-            encode_command(out, self.told, before, unseen);
-        }
+        self.unseen.iter().try_for_each(|unseen| encode_command(out, self.told, before, unseen))
     }
 
     /// Whether the keeper must be given `turn` (again): it never had it and none of the commands
@@ -107,21 +110,32 @@ impl NodeHalf {
     }
 
     /// Keeps a command until it is seen, and appends its frames to `out` if the keeper has answered.
-    pub fn command(&mut self, act: Command, body: Bytes, out: &mut Vec<u8>) -> Given {
-        self.last = Given(self.last.0 + 1);
-        let unseen = Unseen { given: self.last, act, body };
-        if let Some(before) = self.before {
-            self.told = self.journaled();
-            encode_command(out, self.told, before, &unseen);
+    /// One that does not fit a frame is not kept: it was never given.
+    pub fn command(
+        &mut self,
+        act: Command,
+        body: Bytes,
+        out: &mut Vec<u8>,
+    ) -> Result<Given, EncodeError> {
+        let given = Given(self.last.0 + 1);
+        let unseen = Unseen { given, act, body };
+        let after = self.journaled();
+        match self.before {
+            Some(before) => {
+                encode_command(out, after, before, &unseen)?;
+                self.told = after;
+            }
+            None => check_command(&unseen)?,
         }
+        self.last = given;
         self.unseen.push_back(unseen);
-        self.last
+        Ok(given)
     }
 
     /// The keeper has seen everything up to `command`.
     pub fn seen(&mut self, command: CommandSeq) {
         let Some(before) = self.before else { return };
-        while self.unseen.front().is_some_and(|unseen| before.0 + unseen.given.0 <= command.0) {
+        while self.unseen.front().is_some_and(|unseen| number(before, unseen.given) <= command) {
             self.unseen.pop_front();
         }
     }
@@ -141,28 +155,50 @@ impl NodeHalf {
     }
 
     /// Appends an acknowledgement when the keeper does not know yet what is in the journal.
-    pub fn acknowledge(&mut self, out: &mut Vec<u8>) {
-        let journaled = self.journaled();
-        if self.told < journaled {
-            self.told = journaled;
-            frame::encode(out, &ToKeeper::Ack { after: journaled }, &[]);
+    pub fn acknowledge(&mut self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let after = self.journaled();
+        if self.told < after {
+            frame::encode(out, &ToKeeper::Ack { after }, &[])?;
+            self.told = after;
         }
+        Ok(())
     }
 }
 
-fn encode_command(out: &mut Vec<u8>, after: LinkSeq, before: CommandSeq, unseen: &Unseen) {
-    let command = CommandSeq(before.0 + unseen.given.0);
+/// A command's number on the link. The keeper's own count is not trusted to leave room.
+fn number(before: CommandSeq, given: Given) -> CommandSeq {
+    CommandSeq(before.0.saturating_add(given.0))
+}
+
+fn encode_command(
+    out: &mut Vec<u8>,
+    after: LinkSeq,
+    before: CommandSeq,
+    unseen: &Unseen,
+) -> Result<(), EncodeError> {
+    let command = number(before, unseen.given);
+    let start = out.len();
     let mut rest = unseen.body.as_ref();
     loop {
         let (chunk, later) = rest.split_at(rest.len().min(CHUNK_BYTES_MAX));
         let act = with_more(&unseen.act, !later.is_empty());
-        let header = ToKeeper::Command { command, after, act };
-        frame::encode(out, &header, chunk);
-        if later.is_empty() {
-            return;
+        let encoded = frame::encode(out, &ToKeeper::Command { command, after, act }, chunk);
+        if encoded.is_err() {
+            out.truncate(start);
+        }
+        if encoded.is_err() || later.is_empty() {
+            return encoded;
         }
         rest = later;
     }
+}
+
+/// Whether a command whose number is not known yet will fit, whatever its number is.
+fn check_command(unseen: &Unseen) -> Result<(), EncodeError> {
+    let (command, after) = (CommandSeq(u64::MAX), LinkSeq(u64::MAX));
+    let act = with_more(&unseen.act, false);
+    let bytes = unseen.body.len().min(CHUNK_BYTES_MAX);
+    frame::encode_head(&mut Vec::new(), &ToKeeper::Command { command, after, act }, bytes)
 }
 
 fn with_more(act: &Command, more: bool) -> Command {
@@ -191,7 +227,9 @@ mod tests {
                 ToKeeper::Attach { after, .. }
                 | ToKeeper::Ack { after }
                 | ToKeeper::Command { after, .. } => after.0,
-                ToKeeper::Prepare(_) => panic!("a node that has a session prepares none"),
+                ToKeeper::Prepare(_) | ToKeeper::Part { .. } => {
+                    panic!("a node that has a session prepares none")
+                }
             });
         }
         told
@@ -201,20 +239,47 @@ mod tests {
     fn what_is_withheld_is_not_acknowledged_until_it_may_be_and_never_taken_back() {
         let mut half = NodeHalf::new(Epoch(1), LinkSeq(0));
         let mut out = Vec::new();
-        half.attach(&mut out, None);
+        half.attach(&mut out, None).expect("it fits");
         for link in 1..=5 {
             assert_eq!(half.arrived(LinkSeq(link)), Arrival::Next);
         }
         half.withhold(Some(LinkSeq(4)));
-        half.acknowledge(&mut out);
-        half.acknowledge(&mut out);
+        half.acknowledge(&mut out).expect("it fits");
+        half.acknowledge(&mut out).expect("it fits");
         half.withhold(Some(LinkSeq(2)));
-        half.acknowledge(&mut out);
-        half.attach(&mut out, None);
+        half.acknowledge(&mut out).expect("it fits");
+        half.attach(&mut out, None).expect("it fits");
         assert_eq!(told(&mut out), [0, 3, 3]);
         assert_eq!(half.arrived(LinkSeq(4)), Arrival::Again);
         half.withhold(None);
-        half.acknowledge(&mut out);
+        half.acknowledge(&mut out).expect("it fits");
         assert_eq!(told(&mut out), [5]);
+    }
+
+    #[test]
+    fn a_command_that_fits_no_frame_is_never_given_before_and_after_the_keeper_answered() {
+        let fork = |bytes: usize| {
+            Command::Fork(Box::new(windlass_protocol::link::Fork {
+                session: windlass_protocol::SessionId::parse("t").expect("an id"),
+                socket: "s".repeat(bytes).into(),
+                room: "/r".into(),
+                cgroups: Vec::new(),
+            }))
+        };
+        let attached: Attached = serde_json::from_value(serde_json::json!({
+            "link": LINK, "epoch": 1, "pid": 1, "last": 0, "command": u64::MAX - 1, "last_turn": 0,
+            "restarts": 0, "hold": "subreaper",
+        }))
+        .expect("an answer");
+        let mut half = NodeHalf::new(Epoch(1), LinkSeq(0));
+        let mut out = Vec::new();
+        assert!(half.command(fork(100_000), Bytes::new(), &mut out).is_err());
+        let first = half.command(fork(100), Bytes::new(), &mut out).expect("it fits");
+        half.attached(&attached, &mut out).expect("it fits");
+        assert_eq!(told(&mut out).len(), 1);
+        assert!(half.command(fork(100_000), Bytes::new(), &mut out).is_err());
+        assert!(out.is_empty());
+        let second = half.command(Command::Restart, Bytes::new(), &mut out).expect("it fits");
+        assert_eq!((first, second), (Given(1), Given(2)));
     }
 }

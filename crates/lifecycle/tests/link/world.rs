@@ -102,7 +102,7 @@ impl World {
             return;
         }
         let mut out = Vec::new();
-        node.half.attach(&mut out, None);
+        node.half.attach(&mut out, None).expect("it fits");
         let mut wire = Wire::default();
         wire.to_keeper.extend(out);
         node.wire = Some(wire);
@@ -160,7 +160,7 @@ impl World {
         let mut body = self.emitted.to_be_bytes().to_vec();
         body.resize(8 + length, 7);
         let kind = EventKind::Output { stream: Stream::Stdout, background: false };
-        let event = self.keeper.push(None, kind, body.into());
+        let event = self.keeper.push(None, kind, body.into()).expect("it fits");
         if let Some(wire) = self.heard.and_then(|heard| self.nodes[heard].wire.as_mut()) {
             wire.to_node.extend(event.head.iter());
             wire.to_node.extend(event.body.iter());
@@ -181,7 +181,8 @@ impl World {
         node.asked.push(turn);
         let mut out = Vec::new();
         let act = Command::TurnStart { turn, more: false };
-        node.half.command(act, Bytes::from(vec![b'x'; length]), &mut out);
+        let body = Bytes::from(vec![b'x'; length]);
+        node.half.command(act, body, &mut out).expect("it fits");
         node.wire.as_mut().expect("checked above").to_keeper.extend(out);
     }
 
@@ -189,7 +190,7 @@ impl World {
         let node = &mut self.nodes[place];
         if let Some(wire) = &mut node.wire {
             let mut out = Vec::new();
-            node.half.acknowledge(&mut out);
+            node.half.acknowledge(&mut out).expect("it fits");
             wire.to_keeper.extend(out);
         }
     }
@@ -221,7 +222,7 @@ impl World {
             ToKeeper::Attach { epoch, after, .. } => self.claim(place, epoch, after),
             // A keeper reads only the connection of the node that it hears.
             _ if self.heard != Some(place) => {}
-            ToKeeper::Prepare(_) => panic!("nobody waits in this world"),
+            ToKeeper::Prepare(_) | ToKeeper::Part { .. } => panic!("nobody waits in this world"),
             ToKeeper::Ack { after } => self.keeper.acknowledge(after),
             ToKeeper::Command { command, after, act } => {
                 self.keeper.acknowledge(after);
@@ -241,7 +242,7 @@ impl World {
             self.coverage.refusals += 1;
             let refused = FromKeeper::Refused { epoch: self.keeper.epoch(), reason };
             let mut out = Vec::new();
-            frame::encode(&mut out, &refused, &[]);
+            frame::encode(&mut out, &refused, &[]).expect("it fits");
             if let Some(wire) = &mut self.nodes[place].wire {
                 wire.to_node.extend(out);
             }
@@ -267,7 +268,7 @@ impl World {
             hold: Hold::PidNamespace,
         }));
         let mut out = Vec::new();
-        frame::encode(&mut out, &attached, &[]);
+        frame::encode(&mut out, &attached, &[]).expect("it fits");
         for held in self.keeper.held_after(after) {
             out.extend_from_slice(&held.head);
             out.extend_from_slice(&held.body);
@@ -288,7 +289,7 @@ impl World {
             match serde_json::from_slice(&frame.header).expect("we made every header") {
                 FromKeeper::Attached(attached) => {
                     let mut out = Vec::new();
-                    node.half.attached(&attached, &mut out);
+                    node.half.attached(&attached, &mut out).expect("it fits");
                     wire.to_keeper.extend(out);
                 }
                 FromKeeper::Prepared { .. } | FromKeeper::Forked { .. } => {

@@ -11,11 +11,11 @@ use std::time::Duration;
 use rustix::net::RecvFlags;
 use tokio::io::AsyncReadExt;
 use windlass_journal::Spare;
-use windlass_protocol::SessionId;
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::frame::{self, Decoder};
+use windlass_protocol::frame::Decoder;
 use windlass_protocol::link::{Bound, FromKeeper, Prepare, ToKeeper};
 use windlass_protocol::policy::Limits;
+use windlass_protocol::{SessionId, parts};
 use windlass_sandbox::Shape;
 use windlass_sandbox::plan::ahead::Ahead;
 
@@ -268,8 +268,10 @@ fn begin(
     });
     let prepare = Prepare { zygote, shape, plan, bound, cgroups: cgroups.clone() };
     let mut bytes = Vec::new();
-    frame::encode(&mut bytes, &ToKeeper::Prepare(Box::new(prepare)), &[]);
-    let told = line.write_all(&bytes).and_then(|()| line.set_nonblocking(true));
+    let told = parts::encode(&mut bytes, &ToKeeper::Prepare(Box::new(prepare)))
+        .map_err(io::Error::other)
+        .and_then(|()| line.write_all(&bytes))
+        .and_then(|()| line.set_nonblocking(true));
     let (id, starting) = (id.clone(), context.starting.clone());
     let claimed = Claimed { meant, socket, cgroups, id, starting, groups, line, used: false };
     told.map(|()| claimed).map_err(PoolError::Reach)
@@ -288,11 +290,15 @@ async fn hear_prepared(claimed: Claimed) -> Result<Claimed, PoolError> {
 async fn read_prepared(mut line: tokio::net::UnixStream) -> Result<(), PoolError> {
     let mut decoder = Decoder::default();
     loop {
-        if let Ok(Some(frame)) = decoder.next_frame() {
-            return match serde_json::from_slice(&frame.header) {
-                Ok(FromKeeper::Prepared { .. }) => Ok(()),
-                _ => Err(PoolError::Ended),
-            };
+        match decoder.next_frame() {
+            Ok(None) => {}
+            Ok(Some(frame)) => {
+                return match serde_json::from_slice(&frame.header) {
+                    Ok(FromKeeper::Prepared { .. }) => Ok(()),
+                    _ => Err(PoolError::Ended),
+                };
+            }
+            Err(error) => return Err(PoolError::Reach(io::Error::other(error))),
         }
         match line.read_buf(decoder.buffer()).await {
             Ok(0) => return Err(PoolError::Ended),

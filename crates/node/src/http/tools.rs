@@ -22,9 +22,10 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 use windlass_protocol::api::{API, ApiError, ServerSessions};
-use windlass_protocol::frame;
+use windlass_protocol::frame::{self, EncodeError};
 use windlass_protocol::host::{Declaration, FromHost, ToHost};
-use windlass_protocol::limits::{FRAME_BYTES_MAX, HOST_DECLARATION_BYTES_MAX};
+use windlass_protocol::limits::{FRAME_BYTES_MAX, HOST_DECLARATION_BYTES_MAX, REASON_BYTES_MAX};
+use windlass_protocol::text::bounded;
 use windlass_protocol::{ErrorCode, Owner};
 
 use super::App;
@@ -165,7 +166,15 @@ impl Attachment {
                 Err(ending) => return Some(ending),
             };
             while let Some(sent) = next {
-                sink.feed(binary(&sent)).await.ok()?;
+                let message = match binary(&sent) {
+                    Ok(message) => message,
+                    Err(error) => {
+                        // Its callers are told when it is gone.
+                        tracing::error!(host = ?self.host.id(), %error, "a tool host cannot be told");
+                        return Some(Ending::Unspeakable);
+                    }
+                };
+                sink.feed(message).await.ok()?;
                 next = self.host.next_now();
             }
             sink.flush().await.ok()?;
@@ -240,6 +249,8 @@ impl Attachment {
 
     fn refuse(&self, failure: Failure) {
         let Failure { code, message } = failure;
+        // It may repeat what the host said.
+        let message = bounded(&message, REASON_BYTES_MAX);
         self.host.send_first(&ToHost::Refused { code, message });
     }
 }
@@ -282,10 +293,10 @@ fn prepare(json: &[u8]) -> Result<Prepared, Failure> {
     Prepared::new(declaration)
 }
 
-fn binary(sent: &Sent) -> Message {
+fn binary(sent: &Sent) -> Result<Message, EncodeError> {
     let mut message = Vec::with_capacity(sent.body.len() + HEAD_BYTES);
-    frame::encode(&mut message, &sent.message, &sent.body);
-    Message::Binary(message.into())
+    frame::encode(&mut message, &sent.message, &sent.body)?;
+    Ok(Message::Binary(message.into()))
 }
 
 /// The usual head of a frame, with room.
@@ -300,6 +311,7 @@ fn close(ending: Ending, node_stops: bool) -> CloseFrame {
         Ending::TooSlow => (close_code::AGAIN, "the host does not read what it is sent"),
         Ending::NotAFrame => (close_code::PROTOCOL, "a message is one whole frame"),
         Ending::NotBinary => (close_code::UNSUPPORTED, "messages are binary"),
+        Ending::Unspeakable => (close_code::ERROR, "a message for the host fits no frame"),
     };
     CloseFrame { code, reason: reason.into() }
 }

@@ -392,8 +392,8 @@ impl Actor {
         loop {
             let part = body.split_to(body.len().min(CHUNK_BYTES_MAX));
             let more = more || !body.is_empty();
-            self.link.command(Command::ToolResult { turn, call, ok, more }, part);
-            if body.is_empty() {
+            let given = self.command(Command::ToolResult { turn, call, ok, more }, part);
+            if body.is_empty() || given.is_none() {
                 return;
             }
         }
@@ -422,7 +422,7 @@ struct Ended {
 
 impl Answer {
     fn failed(error: &ToolError) -> Self {
-        let body = serde_json::to_vec(error).expect("protocol types always serialise");
+        let body = serde_json::to_vec(error).expect("texts and codes always have a JSON form");
         Self { ok: false, more: false, body: body.into() }.bounded()
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use windlass_journal::NewEvent;
 use windlass_lifecycle::Effect;
+use windlass_lifecycle::link::Given;
 use windlass_lifecycle::session::Loss;
 use windlass_protocol::event::{EndReason, EventKind, StopCause, TurnError, Usage};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
@@ -14,6 +15,7 @@ use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
 
 use super::actor::{Actor, Closing};
 use super::calls::{Answer, CallPart};
+use super::requests::answer;
 use super::turns::End;
 use super::{limits, receipts};
 use crate::clock::now_ms;
@@ -191,22 +193,25 @@ impl Actor {
         match act {
             Act::Start { turn } => self.start(turn),
             Act::Interrupt { turn } => {
-                self.link.command(Command::Interrupt { turn }, Bytes::new());
+                self.command(Command::Interrupt { turn }, Bytes::new());
             }
             Act::Input { turn, bytes, eof, reply } => {
                 let input = Command::TurnInput { turn, more: false, eof };
-                let command = self.link.command(input, bytes);
+                let Some(command) = self.command(input, bytes) else {
+                    let lost = Failure::new(ErrorCode::KeeperLost, "the keeper cannot be told");
+                    return answer(reply, Err(lost));
+                };
                 let patience = self.context.config.keeper_patience;
                 self.timers.confirmation.get_or_insert_with(|| Instant::now() + patience);
                 self.confirmations.push(super::actor::Confirmation { command, turn, reply });
             }
             Act::Restart => {
-                self.link.command(Command::Restart, Bytes::new());
+                self.command(Command::Restart, Bytes::new());
             }
             Act::StopKeeper => {
                 let grace_ms =
                     self.closing.as_ref().map_or(0, |closing: &Closing| closing.grace_ms);
-                self.link.command(Command::Shutdown { grace_ms }, Bytes::new());
+                self.command(Command::Shutdown { grace_ms }, Bytes::new());
             }
             Act::PassCall(part) => self.pass_call(part),
             Act::AnswerCall { turn, call, answer } => self.send_answer(turn, call, answer),
@@ -222,7 +227,18 @@ impl Actor {
             self.timers.deadline = Some((turn, at));
         }
         starting.output_from = self.log.facts().output_bytes;
-        self.link.command(Command::TurnStart { turn, more: false }, code);
+        self.command(Command::TurnStart { turn, more: false }, code);
+    }
+
+    /// Has the keeper do something. A keeper that cannot be told is of no use: it is ended.
+    pub(super) fn command(&mut self, act: Command, body: Bytes) -> Option<Given> {
+        match self.link.command(act, body) {
+            Ok(given) => Some(given),
+            Err(error) => {
+                self.lose_keeper(&format!("it cannot be told what to do: {error}"));
+                None
+            }
+        }
     }
 
     /// Answers everybody who waits for this turn, as it is now.

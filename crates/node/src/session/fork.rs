@@ -326,10 +326,14 @@ impl Actor {
         if self.machine.state() != SessionState::Idle {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
-        self.fork.asked = Some((fork.session.clone(), reply));
+        let (session, next_room) = (fork.session.clone(), family::next_room(&fork.room));
+        if let Err(error) = self.link.command(Command::Fork(fork), Bytes::new()) {
+            let message = format!("session {} was not forked: {error}", self.id);
+            return answer(reply, Err(refused(&message)));
+        }
+        self.fork.asked = Some((session, reply));
         // Whatever becomes of it: the worker may be behind its layer then.
-        self.fork.current = Some(family::next_room(&fork.room));
-        self.link.command(Command::Fork(fork), Bytes::new());
+        self.fork.current = Some(next_room);
         // A closed link shows when it is read.
         let _ = self.link.flush();
     }

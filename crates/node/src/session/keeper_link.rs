@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use windlass_client::stream::LeanStream;
 use windlass_lifecycle::link::{Given, NodeHalf};
-use windlass_protocol::frame::{Decoder, Frame, FrameError};
+use windlass_protocol::frame::{Decoder, EncodeError, Frame, FrameError};
 use windlass_protocol::link::{Attached, Command, FromKeeper, Launch};
 
 /// Bytes read at once: small for the usual short message, more while a flood lasts.
@@ -87,7 +87,7 @@ impl KeeperLink {
             unacknowledged: 0,
             room_wanted: false,
         };
-        link.half.attach(&mut link.outgoing, launch);
+        link.half.attach(&mut link.outgoing, launch).map_err(io::Error::other)?;
         link.flush()?;
         Ok(link)
     }
@@ -98,7 +98,7 @@ impl KeeperLink {
         self.decoder = Decoder::default();
         self.outgoing.clear();
         self.written = 0;
-        self.half.attach(&mut self.outgoing, None);
+        self.half.attach(&mut self.outgoing, None).map_err(io::Error::other)?;
         self.flush()
     }
 
@@ -108,7 +108,7 @@ impl KeeperLink {
     }
 
     pub fn attached(&mut self, attached: &Attached) -> io::Result<()> {
-        self.half.attached(attached, &mut self.outgoing);
+        self.half.attached(attached, &mut self.outgoing).map_err(io::Error::other)?;
         self.flush()
     }
 
@@ -165,7 +165,7 @@ impl KeeperLink {
         Ok(Some((serde_json::from_slice(&header)?, body)))
     }
 
-    pub fn command(&mut self, act: Command, body: Bytes) -> Given {
+    pub fn command(&mut self, act: Command, body: Bytes) -> Result<Given, EncodeError> {
         self.unacknowledged = 0;
         self.half.command(act, body, &mut self.outgoing)
     }
@@ -173,14 +173,16 @@ impl KeeperLink {
     /// What was read is journaled: says so if enough has come since the last time.
     pub fn acknowledge_some(&mut self) {
         if self.unacknowledged >= ACK_BYTES {
-            self.unacknowledged = 0;
-            self.half.acknowledge(&mut self.outgoing);
+            self.acknowledge_all();
         }
     }
 
     pub fn acknowledge_all(&mut self) {
         self.unacknowledged = 0;
-        self.half.acknowledge(&mut self.outgoing);
+        if let Err(error) = self.half.acknowledge(&mut self.outgoing) {
+            // The keeper holds its events until a later word tells.
+            tracing::error!(%error, "a keeper is not told what is in the journal");
+        }
     }
 
     /// Waits until everything is written.

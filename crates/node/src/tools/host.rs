@@ -59,6 +59,8 @@ pub(crate) enum Ending {
     NotAFrame,
     /// It sent text.
     NotBinary,
+    /// What it is to be told fits no frame.
+    Unspeakable,
     /// It is to look for the next node.
     NodeStops,
 }

@@ -66,7 +66,7 @@ async fn a_write_back_that_breaks_off_leaves_nothing() {
     let mut frames = Vec::new();
     for number in 0..100 {
         let header = serde_json::json!({"kind": "put", "path": format!("d/{number}")});
-        frame::encode(&mut frames, &header, &[b'x'; 5000]);
+        frame::encode(&mut frames, &header, &[b'x'; 5000]).unwrap();
     }
     stream.write_all(&frames).await.unwrap();
     drop(stream);

@@ -41,7 +41,7 @@ async fn a_host_is_welcomed_first_and_its_tools_are_counted() {
     assert!(socket.is_alive().await);
     // A message in two pieces of the WebSocket's own is one message.
     let mut bytes = Vec::new();
-    frame::encode(&mut bytes, &json!({"kind": "tools"}), br#"{"tools": []}"#);
+    frame::encode(&mut bytes, &json!({"kind": "tools"}), br#"{"tools": []}"#).unwrap();
     socket.send(BINARY, &bytes[..9]).await;
     socket.send(LAST, &bytes[9..]).await;
     assert_eq!(socket.hear().await.0, json!({"kind": "tools_accepted", "count": 0}));
@@ -98,7 +98,7 @@ async fn words_that_are_not_understood_are_refused() {
 async fn what_is_no_frame_closes_the_connection() {
     let (node, client) = start().await;
     let mut whole = Vec::new();
-    frame::encode(&mut whole, &json!({"kind": "tools"}), br#"{"tools": []}"#);
+    frame::encode(&mut whole, &json!({"kind": "tools"}), br#"{"tools": []}"#).unwrap();
     let twice = [whole.clone(), whole.clone()].concat();
     let lying = [&u32::MAX.to_be_bytes()[..], &whole[4..]].concat();
     for (what, first, payload, code) in [

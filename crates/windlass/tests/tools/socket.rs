@@ -55,7 +55,7 @@ impl Socket {
     /// One message of the protocol, whole.
     pub async fn say(&mut self, header: Value, body: &[u8]) {
         let mut bytes = Vec::new();
-        frame::encode(&mut bytes, &header, body);
+        frame::encode(&mut bytes, &header, body).unwrap();
         self.send(LAST | BINARY, &bytes).await;
     }
 
