@@ -5,7 +5,7 @@
 //! other program, so whatever this process has touched is shared by all of them, and what it has
 //! open is closed in each.
 
-mod mail;
+pub(crate) mod mail;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

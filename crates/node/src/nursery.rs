@@ -136,12 +136,14 @@ impl Nursery {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.last_id += 1;
         let word = word(state.last_id);
+        let letter =
+            mail::Letter::new(&word).map_err(|error| NurseryError::Refused(error.to_string()))?;
         let mut attempts = 0;
         loop {
             attempts += 1;
             self.start_if_absent(&mut state).map_err(NurseryError::Absent)?;
             let Some(running) = &state.running else { continue };
-            match mail::send(&running.socket, &word, descriptors) {
+            match mail::send(&running.socket, &letter, descriptors) {
                 Ok(()) => {
                     let answer = await_answer(&running.socket, word.id());
                     if let Err(NurseryError::Lost(_)) = answer {

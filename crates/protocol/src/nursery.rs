@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 /// The hidden command that is the nursery.
 pub const COMMAND: &str = "nursery";
 
-/// The longest message, either way. A longer one ends the conversation.
+/// The longest message, either way. A longer one ends the conversation; a longer request goes in a file
+/// ([`ToNursery::InFile`]), of [`crate::limits::LAUNCH_BYTES_MAX`] bytes at most.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// Descriptors that go with one message.
-pub const DESCRIPTORS_MAX: usize = 3;
+/// Descriptors that go with one message: those of the request, and its file.
+pub const DESCRIPTORS_MAX: usize = 4;
 
 /// The descriptors that a zygote finds beside its standard ones: the socket at which keepers ask for
 /// workers, and the node's.
@@ -27,6 +28,9 @@ pub enum ToNursery {
     /// A zygote, with its listening socket, the end of the node's socket to it, and its log. It gets
     /// exactly this environment, and ends with the nursery.
     Zygote { id: u64, argv: Vec<String>, env: Vec<(String, String)>, cwd: String },
+    /// A request that is too long for a message. Its JSON text of so many bytes is in the file that is
+    /// the first descriptor; the request's own descriptors follow.
+    InFile { id: u64, bytes: u64 },
 }
 
 /// What the nursery says.
@@ -46,7 +50,7 @@ pub enum FromNursery {
 impl ToNursery {
     pub fn id(&self) -> u64 {
         match self {
-            Self::Keeper { id, .. } | Self::Zygote { id, .. } => *id,
+            Self::Keeper { id, .. } | Self::Zygote { id, .. } | Self::InFile { id, .. } => *id,
         }
     }
 
@@ -55,6 +59,7 @@ impl ToNursery {
         match self {
             Self::Keeper { .. } => 2,
             Self::Zygote { .. } => 3,
+            Self::InFile { .. } => 1,
         }
     }
 }

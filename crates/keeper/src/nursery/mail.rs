@@ -1,17 +1,20 @@
 //! The nursery's end of the socket to its node: messages, and the descriptors that go with them.
 
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
 };
+use windlass_protocol::limits::LAUNCH_BYTES_MAX;
 use windlass_protocol::nursery::{DESCRIPTORS_MAX, FromNursery, MESSAGE_BYTES_MAX, ToNursery};
 
-pub(super) struct Mail {
+pub(crate) struct Mail {
     socket: OwnedFd,
     /// One more byte than a message has, so that a longer one is seen.
     bytes: Vec<u8>,
@@ -19,7 +22,7 @@ pub(super) struct Mail {
 
 /// What one look at the socket gave.
 #[derive(Debug)]
-pub(super) enum Received {
+pub(crate) enum Received {
     /// It was a false alarm.
     Nothing,
     /// The node is gone.
@@ -63,8 +66,13 @@ impl Mail {
         if message.len() > MESSAGE_BYTES_MAX {
             return Err(io::Error::other("a message is too long"));
         }
-        let word = serde_json::from_slice(message)?;
-        Ok(Received::Asked { word, descriptors })
+        match serde_json::from_slice(message)? {
+            ToNursery::InFile { id, bytes } => {
+                let word = read_request(id, bytes, &mut descriptors)?;
+                Ok(Received::Asked { word, descriptors })
+            }
+            word => Ok(Received::Asked { word, descriptors }),
+        }
     }
 
     /// Says a word that the node waits for.
@@ -91,6 +99,23 @@ impl Mail {
         if let Ok(message) = serde_json::to_vec(word) {
             let _ = send(&self.socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
+    }
+}
+
+/// The request in the first of these descriptors, which is taken out.
+fn read_request(id: u64, bytes: u64, descriptors: &mut Vec<OwnedFd>) -> io::Result<ToNursery> {
+    if descriptors.is_empty() {
+        return Err(io::Error::other("the file of a request did not come with it"));
+    }
+    let file = File::from(descriptors.remove(0));
+    let length = usize::try_from(bytes).ok().filter(|length| *length <= LAUNCH_BYTES_MAX);
+    let length = length.ok_or_else(|| io::Error::other("a request is too long"))?;
+    let mut text = vec![0; length];
+    file.read_exact_at(&mut text, 0)?;
+    match serde_json::from_slice(&text)? {
+        ToNursery::InFile { .. } => Err(io::Error::other("a request is in a file of a file")),
+        word if ToNursery::id(&word) == id => Ok(word),
+        _ => Err(io::Error::other("a request has another number than its file")),
     }
 }
 

@@ -1,36 +1,64 @@
 //! Messages to and from the nursery, and the descriptors that go with them.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use windlass_protocol::limits::LAUNCH_BYTES_MAX;
 use windlass_protocol::nursery::{DESCRIPTORS_MAX, FromNursery, MESSAGE_BYTES_MAX, ToNursery};
+
+/// A request in the form in which it is sent.
+#[derive(Debug)]
+pub(super) struct Letter {
+    message: Vec<u8>,
+    /// The request itself, where the message only says where it is.
+    file: Option<OwnedFd>,
+}
+
+impl Letter {
+    /// It fails for a request that no nursery takes, before any is asked.
+    pub fn new(word: &ToNursery) -> io::Result<Self> {
+        let message = serde_json::to_vec(word)?;
+        if message.len() <= MESSAGE_BYTES_MAX {
+            return Ok(Self { message, file: None });
+        }
+        if message.len() > LAUNCH_BYTES_MAX {
+            let bytes = message.len();
+            let why = format!("a request of {bytes} bytes is over the limit of {LAUNCH_BYTES_MAX}");
+            return Err(io::Error::other(why));
+        }
+        let mut file = File::from(memfd_create(c"windlass-request", MemfdFlags::CLOEXEC)?);
+        file.write_all(&message)?;
+        let said = ToNursery::InFile { id: word.id(), bytes: message.len() as u64 };
+        Ok(Self { message: serde_json::to_vec(&said)?, file: Some(file.into()) })
+    }
+}
 
 /// Sends one message, or fails and has sent nothing. Whoever asks one thing at a time finds room.
 pub(super) fn send(
     socket: &OwnedFd,
-    word: &ToNursery,
+    Letter { message, file }: &Letter,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let message = serde_json::to_vec(word)?;
-    if message.len() > MESSAGE_BYTES_MAX {
-        return Err(io::Error::other("the request is too long"));
-    }
+    let descriptors: Vec<BorrowedFd<'_>> =
+        file.iter().map(AsFd::as_fd).chain(descriptors.iter().copied()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut rights = SendAncillaryBuffer::new(&mut space);
-    if !rights.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    if !rights.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::Error::other("the request has too many descriptors"));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     loop {
-        match sendmsg(socket, &[IoSlice::new(&message)], &mut rights, flags) {
+        match sendmsg(socket, &[IoSlice::new(message)], &mut rights, flags) {
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
