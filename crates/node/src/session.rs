@@ -10,6 +10,7 @@ mod effects;
 pub(crate) mod fork;
 mod keeper_events;
 mod keeper_link;
+mod launch_size;
 mod limits;
 pub(crate) mod places;
 mod receipts;

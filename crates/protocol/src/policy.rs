@@ -15,6 +15,9 @@ pub use tools::{BadToolRule, ToolRule};
 /// Hidden paths, host rules or other entries in one list of a policy. A longer list is refused.
 pub const LIST_MAX: usize = 256;
 
+/// Bytes of an entry of such a list: the longest path that the kernel takes.
+pub const ENTRY_BYTES_MAX: usize = 4096;
+
 /// A policy to start from.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
@@ -218,6 +221,8 @@ impl Limit {
 pub enum PolicyError {
     #[error("the list {list} has more than {LIST_MAX} entries")]
     TooLong { list: &'static str },
+    #[error("an entry of the list {list} is longer than {ENTRY_BYTES_MAX} bytes")]
+    EntryTooLong { list: &'static str },
     #[error("the path {path:?} in {list} is not absolute and does not start with ~/")]
     NotAbsolute { list: &'static str, path: String },
     #[error("the limit {limit} is 0")]
@@ -281,6 +286,7 @@ impl PolicyRequest {
         if let Some((list, _)) = lengths.into_iter().find(|(_, length)| *length > LIST_MAX) {
             return Err(PolicyError::TooLong { list });
         }
+        self.check_entries(readable)?;
         let limits = &self.limits;
         let zeros = [
             ("memory_bytes", limits.memory_bytes == Some(0)),
@@ -293,6 +299,21 @@ impl PolicyRequest {
             .into_iter()
             .find(|(_, zero)| *zero)
             .map_or(Ok(()), |(limit, _)| Err(PolicyError::Zero { limit }))
+    }
+
+    fn check_entries(&self, readable: &[String]) -> Result<(), PolicyError> {
+        let lists = [
+            ("readable", readable),
+            ("writable", &self.writable),
+            ("hidden", &self.hidden),
+            ("shown", &self.shown),
+            ("environment", &self.environment),
+        ];
+        let is_long = |list: &[String]| list.iter().any(|entry| entry.len() > ENTRY_BYTES_MAX);
+        lists
+            .into_iter()
+            .find(|(_, list)| is_long(list))
+            .map_or(Ok(()), |(list, _)| Err(PolicyError::EntryTooLong { list }))
     }
 }
 

@@ -9,6 +9,7 @@ use windlass_protocol::api::CreateSession;
 use windlass_protocol::policy::Policy;
 
 use super::confine::{Confined, Spot, confine, room};
+use super::launch_size;
 use crate::context::Context;
 use crate::environments::{Asking, Claimed, Offer, Outline};
 use crate::failure::Failure;
@@ -102,6 +103,7 @@ fn confined(
     spot: Spot,
 ) -> Result<Sited, Failure> {
     let confined = confine(context, id, policy, &spot, &mut recipe)?;
+    launch_size::check(&recipe.env, &confined.planned.text)?;
     let Spot { workspace, .. } = spot;
     let zygote = zygote_for(context, policy, &workspace, &recipe);
     Ok(Sited { workspace, recipe, confined, zygote, claimed: None })

@@ -366,6 +366,10 @@ pub(super) fn creation_failed(id: &SessionId, error: &CreateError) -> Failure {
         CreateError::Append(AppendError::DiskFull { .. }) => {
             Failure::new(ErrorCode::DiskFull, format!("the journal has no room for session {id}"))
         }
+        CreateError::Append(error @ AppendError::TooLarge { .. }) => {
+            let message = format!("the journal has no record for session {id}: {error}");
+            Failure::new(ErrorCode::MessageTooLarge, message)
+        }
         other => internal(&format!("the journal of session {id} cannot be made: {other}")),
     }
 }
