@@ -6,6 +6,7 @@ pub mod ahead;
 pub mod apart;
 mod canaries;
 mod controls;
+mod path_text;
 mod rules;
 mod view;
 
@@ -13,7 +14,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
+use windlass_protocol::limits::REASON_BYTES_MAX;
 use windlass_protocol::policy::{Network, Policy};
+use windlass_protocol::text::bounded;
 
 pub use self::canaries::thorough;
 pub(crate) use self::rules::rights;
@@ -59,15 +62,37 @@ pub enum Mount {
     /// An empty directory as root; what can be read is bound into it.
     Empty,
     /// A part of the machine's files, at its own place.
-    Bind { path: PathBuf, kind: Kind, access: Access },
+    Bind {
+        #[serde(with = "path_text")]
+        path: PathBuf,
+        kind: Kind,
+        access: Access,
+    },
     /// A fresh directory that ends with the session.
-    Private { path: PathBuf, bytes: Option<u64>, mode: u32 },
+    Private {
+        #[serde(with = "path_text")]
+        path: PathBuf,
+        bytes: Option<u64>,
+        mode: u32,
+    },
     /// Nothing to see here.
-    Hide { path: PathBuf, kind: Kind },
+    Hide {
+        #[serde(with = "path_text")]
+        path: PathBuf,
+        kind: Kind,
+    },
     /// An otherwise empty place for what is bound into a hidden directory.
-    Shell { path: PathBuf },
+    Shell {
+        #[serde(with = "path_text")]
+        path: PathBuf,
+    },
     /// A link at the root of an otherwise empty view.
-    Link { path: PathBuf, target: PathBuf },
+    Link {
+        #[serde(with = "path_text")]
+        path: PathBuf,
+        #[serde(with = "path_text")]
+        target: PathBuf,
+    },
     /// Harmless devices, terminals of its own, `/dev/shm`.
     Devices { shm_bytes: Option<u64> },
     /// The processes of the session's own pid namespace.
@@ -116,6 +141,7 @@ pub struct Ruleset {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
+    #[serde(with = "path_text")]
     pub path: PathBuf,
     pub access: u64,
 }
@@ -161,18 +187,22 @@ pub struct Canary {
 pub enum Attempt {
     /// Open a file for reading, or list a directory.
     Read {
+        #[serde(with = "path_text")]
         path: PathBuf,
     },
     /// Open a file for writing; nothing is written.
     Write {
+        #[serde(with = "path_text")]
         path: PathBuf,
     },
     /// Make a file in a directory.
     Create {
+        #[serde(with = "path_text")]
         directory: PathBuf,
     },
     /// Open a device.
     Open {
+        #[serde(with = "path_text")]
         path: PathBuf,
     },
     /// Find a route to an address outside (no packet is sent).
@@ -217,6 +247,11 @@ pub fn plan(policy: &Policy, machine: &Machine, place: &Place) -> Result<Plan, P
         Isolation::None => unconfined(),
     };
     plan.controls = controls::report(policy, machine, place, isolation);
+    // They may name paths of others; all of them together go into one header.
+    for report in &mut plan.controls {
+        report.mechanism = bounded(&report.mechanism, REASON_BYTES_MAX);
+        report.remedy = report.remedy.as_deref().map(|remedy| bounded(remedy, REASON_BYTES_MAX));
+    }
     plan.required = policy.required.clone();
     plan.canaries = canaries::choose(&plan, policy, place);
     match plan.broken_promise() {
