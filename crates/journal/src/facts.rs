@@ -162,7 +162,7 @@ impl Stamper {
         if let EventKind::Output { .. } = kind {
             stamp.out = Some(self.out);
         }
-        self.out += output_advance(kind, body);
+        self.out = self.out.saturating_add(output_advance(kind, body));
         if let EventKind::Display { .. } = kind {
             let first = match &self.partial {
                 Some(partial) if partial.goes_on(turn, kind) => partial.first,
@@ -204,7 +204,8 @@ fn update_partial(
             let first = stamp.first.unwrap_or(stamp.seq);
             let before = partial.take().filter(|old| old.first == first).map_or(0, |old| old.bytes);
             let (mime, id) = (mime.clone(), id.clone());
-            *partial = Some(PartialDisplay { turn, mime, id, first, bytes: before + body });
+            *partial =
+                Some(PartialDisplay { turn, mime, id, first, bytes: before.saturating_add(body) });
         }
         // The rest of a display dies with its worker or its turn.
         EventKind::Display { .. }
@@ -261,15 +262,15 @@ impl Facts {
             }
             EventKind::Output { background, .. } => {
                 let from = stamp.out.unwrap_or(self.output_bytes);
-                self.output_bytes = from + body;
+                self.output_bytes = from.saturating_add(body);
                 if !background {
                     self.credit_output(turn, from, body);
                 }
             }
             EventKind::OutputDropped { bytes, reason: DropReason::DiskFull } => {
                 let from = self.output_bytes;
-                self.output_bytes += bytes;
-                self.output_dropped_bytes += bytes;
+                self.output_bytes = self.output_bytes.saturating_add(*bytes);
+                self.output_dropped_bytes = self.output_dropped_bytes.saturating_add(*bytes);
                 self.credit_output(turn, from, *bytes);
                 if let Some(turn) = self.open_turn_mut(turn) {
                     turn.disk_full = true;
@@ -294,7 +295,9 @@ impl Facts {
             }
             EventKind::Confined(confinement) => self.confinement = Some(confinement.clone()),
             EventKind::WorkerEnded { .. } => self.worker_pid = None,
-            EventKind::MessagesDropped { count, .. } => self.messages_dropped += count,
+            EventKind::MessagesDropped { count, .. } => {
+                self.messages_dropped = self.messages_dropped.saturating_add(*count);
+            }
             EventKind::SessionEnded { reason, receipt } => {
                 self.ended = Some(Ended { reason: *reason, receipt: receipt.clone() });
             }
@@ -346,8 +349,8 @@ impl Facts {
             if turn.output_bytes == 0 {
                 turn.output_from = from;
             }
-            turn.output_to = from + bytes;
-            turn.output_bytes += bytes;
+            turn.output_to = from.saturating_add(bytes);
+            turn.output_bytes = turn.output_bytes.saturating_add(bytes);
         }
     }
 
@@ -357,8 +360,12 @@ impl Facts {
             Some(partial) if Some(partial.first) == stamp.first => partial.bytes,
             _ => 0,
         };
-        let shown =
-            DisplayRef { seq: event.seq, mime: mime.clone(), id: id.clone(), bytes: before + body };
+        let shown = DisplayRef {
+            seq: event.seq,
+            mime: mime.clone(),
+            id: id.clone(),
+            bytes: before.saturating_add(body),
+        };
         let Some(turn) = self.open_turn_mut(event.turn) else { return };
         let replaced =
             turn.displays.iter().position(|old| *update && id.is_some() && old.id == *id);

@@ -336,7 +336,7 @@ impl<'a> Pieces<'a> {
             if out >= to {
                 return Ok(None);
             }
-            let end = out + record.body.len() as u64;
+            let end = out.saturating_add(record.body.len() as u64);
             if end <= from {
                 continue;
             }
