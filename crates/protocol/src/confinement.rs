@@ -62,8 +62,10 @@ pub enum Control {
     Hidden,
     /// Protected names in writable roots cannot be written.
     Protected,
-    /// Only what the policy names can be reached over a network or a host's socket.
+    /// Only what the policy names can be reached over a network.
     Network,
+    /// Unix sockets of the machine, of the node and of other sessions cannot be reached.
+    Sockets,
     /// Other sessions, the keeper and the node can be neither seen, signalled nor traced.
     Processes,
     /// Shared memory and message queues of others cannot be reached.
@@ -86,12 +88,13 @@ pub enum Control {
 }
 
 impl Control {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Read,
         Self::Write,
         Self::Hidden,
         Self::Protected,
         Self::Network,
+        Self::Sockets,
         Self::Processes,
         Self::Ipc,
         Self::Privileges,
@@ -118,6 +121,7 @@ impl Control {
             Self::Hidden => "hidden",
             Self::Protected => "protected",
             Self::Network => "network",
+            Self::Sockets => "sockets",
             Self::Processes => "processes",
             Self::Ipc => "ipc",
             Self::Privileges => "privileges",

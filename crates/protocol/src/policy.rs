@@ -70,6 +70,9 @@ pub struct PolicyRequest {
     /// Instead of the preset's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    /// Default: `local`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix_sockets: Option<UnixSockets>,
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
     /// Besides the usual: variables of the node's own environment that the code gets.
@@ -101,6 +104,8 @@ pub struct Policy {
     /// Names directly below a writable root that can be read and not written.
     pub protected: Vec<String>,
     pub network: Network,
+    #[serde(default, skip_serializing_if = "UnixSockets::is_default")]
+    pub unix_sockets: UnixSockets,
     pub limits: Limits,
     /// Variables of the node's own environment that the code gets, besides the usual.
     pub environment: Vec<String>,
@@ -128,6 +133,34 @@ pub enum Network {
     Hosts(HostRules),
     /// Whatever the machine can reach.
     Open,
+}
+
+/// Which unix sockets the code can make. Connected pairs it always can.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum UnixSockets {
+    /// With a name: in its private directories, and abstract. Only at level `full`.
+    #[default]
+    Local,
+    /// None: then none of another process can be reached, at no level and on no kernel.
+    None,
+}
+
+impl UnixSockets {
+    pub const ALL: [Self; 2] = [Self::Local, Self::None];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::None => "none",
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What a session may use. Absent: no limit of Windlass's own.
@@ -245,6 +278,7 @@ impl PolicyRequest {
         if let Some(network) = &self.network {
             policy.network.clone_from(network);
         }
+        policy.unix_sockets = self.unix_sockets.unwrap_or(policy.unix_sockets);
         policy.limits = self.limits.or(policy.limits);
         policy.environment.extend(self.environment.iter().cloned());
         policy.tools.clone_from(&self.tools);
@@ -334,6 +368,7 @@ impl Policy {
             hidden: names(HIDDEN),
             protected: names(PROTECTED),
             network,
+            unix_sockets: UnixSockets::default(),
             limits: Limits::DEFAULT,
             environment: Vec::new(),
             tools: Vec::new(),
@@ -455,6 +490,18 @@ mod tests {
         assert_eq!(policy.limits.processes, Some(8));
         assert_eq!(policy.limits.memory_bytes, Limits::DEFAULT.memory_bytes);
         assert_eq!(policy.workspace, WorkspaceAccess::Write);
+        assert_eq!(policy.unix_sockets, UnixSockets::Local);
+    }
+
+    #[test]
+    fn a_policy_that_was_stored_before_there_were_unix_sockets_in_it_is_read() {
+        let mut policy = Policy::of(Preset::Workspace);
+        let stored = serde_json::to_string(&policy).unwrap();
+        assert!(!stored.contains("unix_sockets"));
+        assert_eq!(serde_json::from_str::<Policy>(&stored).unwrap(), policy);
+        policy.unix_sockets = UnixSockets::None;
+        let stored = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&stored).unwrap(), policy);
     }
 
     #[test]

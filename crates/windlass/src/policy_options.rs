@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::{
-    BadToolRule, HostRule, HostRules, Network, Policy, PolicyRequest, Preset, ToolRule,
+    BadToolRule, HostRule, HostRules, Network, Policy, PolicyRequest, Preset, ToolRule, UnixSockets,
 };
 
 use crate::size;
@@ -28,6 +28,9 @@ pub struct PolicyOptions {
     /// A host that can be reached: name, name:port, *.name or name=address; can be repeated
     #[arg(long, value_name = "RULE", value_parser = HostRule::parse)]
     allow_host: Vec<HostRule>,
+    /// Unix sockets that can be made: local, or none but connected pairs; default: local
+    #[arg(long, value_name = "WHICH", value_parser = unix_sockets())]
+    unix_sockets: Option<UnixSockets>,
     /// One more directory that can be written; can be repeated
     #[arg(long, value_name = "PATH")]
     writable: Vec<String>,
@@ -78,6 +81,7 @@ impl PolicyOptions {
         if !self.allow_host.is_empty() {
             request.network = Some(with_hosts(request.network.take(), &self.allow_host));
         }
+        request.unix_sockets = self.unix_sockets.or(request.unix_sockets);
         let absolute = |path: &String| absolute(path, here);
         request.writable.extend(self.writable.iter().map(absolute));
         request.hidden.extend(self.hide.iter().map(absolute));
@@ -111,6 +115,12 @@ fn parse_tool_rule(text: &str) -> Result<ToolRule, BadToolRule> {
 fn levels() -> impl TypedValueParser<Value = Isolation> {
     let find = |name: String| Isolation::ALL.into_iter().find(|one| one.as_str() == name);
     PossibleValuesParser::new(Isolation::ALL.map(Isolation::as_str))
+        .map(move |name| find(name).expect("only these names are possible"))
+}
+
+fn unix_sockets() -> impl TypedValueParser<Value = UnixSockets> {
+    let find = |name: String| UnixSockets::ALL.into_iter().find(|one| one.as_str() == name);
+    PossibleValuesParser::new(UnixSockets::ALL.map(UnixSockets::as_str))
         .map(move |name| find(name).expect("only these names are possible"))
 }
 
@@ -185,6 +195,7 @@ mod tests {
             "--isolation=none",
             "--allow-host=a.org:443",
             "--allow-host=*.b.org",
+            "--unix-sockets=none",
             "--writable=out",
             "--hide=/srv/keys",
             "--hide=~/notes",
@@ -200,6 +211,7 @@ mod tests {
             "preset": "read-only",
             "isolation": "none",
             "network": {"hosts": ["a.org:443", "*.b.org"]},
+            "unix_sockets": "none",
             "writable": ["/people/u/work/out"],
             "hidden": ["/srv/keys", "~/notes"],
             "shown": ["~/.aws", ".git"],
@@ -215,6 +227,7 @@ mod tests {
             ("--policy=loose", "read-only"),
             ("--isolation=some", "landlock"),
             ("--allow-host=a/b", "host rule"),
+            ("--unix-sockets=all", "local"),
             ("--memory=much", "512M"),
             ("--tools=files", "server.tool"),
             ("--show=/etc/motd", "neither hides nor protects"),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use windlass_node::sandbox::Machine;
 use windlass_node::sandbox::survey::{Place, expand};
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
-use windlass_protocol::policy::{Limits, Network, Policy, WorkspaceAccess};
+use windlass_protocol::policy::{Limits, Network, Policy, UnixSockets, WorkspaceAccess};
 
 use crate::outlook::{Outlook, site_here};
 use crate::policy_options::PolicyOptions;
@@ -74,7 +74,7 @@ impl Subject<'_> {
         let mut lines = vec![Line::strong(format!("A session in {workspace}{level}"))];
         let groups = [
             ("Files", self.files()),
-            ("Network", vec![self.network()]),
+            ("Network", vec![self.network(), self.sockets()]),
             ("System", self.system()),
             ("Limits", self.limits()),
         ];
@@ -114,8 +114,7 @@ impl Subject<'_> {
         Sentence { text: format!("may read {what}{except}"), rests_on }
     }
 
-    /// Hidden paths that exist, as the policy writes them and in its order, then those of the node's
-    /// and the machine's sockets.
+    /// Hidden paths that exist, as the policy writes them and in its order, then those of the node.
     fn hidden(&self) -> Vec<String> {
         let written: BTreeMap<PathBuf, usize> = self
             .policy
@@ -180,6 +179,17 @@ impl Subject<'_> {
             }
         };
         Sentence { text, rests_on: &[Control::Network] }
+    }
+
+    fn sockets(&self) -> Sentence {
+        let local = self.policy.unix_sockets == UnixSockets::Local
+            && self.isolation.is_none_or(|level| level == Isolation::Full);
+        let own = match local {
+            true => "may make unix sockets of its own",
+            false => "can make no unix socket but connected pairs",
+        };
+        let text = format!("{own}, and reaches none of the machine, the node or other sessions");
+        Sentence { text, rests_on: &[Control::Sockets] }
     }
 
     fn system(&self) -> Vec<Sentence> {
@@ -364,6 +374,7 @@ mod tests {
                 "may write only the workspace and private temporary directories (/tmp: 1 GiB)\n",
                 "cannot change .git\n",
                 "cannot reach any network\n",
+                "may make unix sockets of its own, and reaches none of the machine",
                 "memory: 4 GiB\n",
                 "no limit: processor time and lifetime",
             ],
@@ -407,6 +418,7 @@ mod tests {
                 "cannot reach any network: NOT ENFORCED HERE\n",
                 "cannot change .git: NOT ENFORCED HERE\n",
                 "a temporary directory of its own (TMPDIR)\n",
+                "can make no unix socket but connected pairs, and reaches none of the machine",
                 "network and protected: there is no wall; build one",
             ],
             &["private temporary"],
