@@ -17,15 +17,14 @@ use std::ffi::CString;
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use seccompiler::BpfProgram;
 use windlass_protocol::confinement::Isolation;
 
 pub(crate) use self::mounts::Begun;
-use crate::plan::{NetworkPlan, Plan};
-use crate::seccomp::{self, FilterError, Namespaces, Shape};
+use crate::plan::{Mount, NetworkPlan, Plan};
+use crate::seccomp::{self, FilterError, Namespaces, Program, Shape};
 
 /// A step of confinement, named when it fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +130,46 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
+/// A step that failed, with the path that it was done for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedAt {
+    pub failed: Failed,
+    pub path: Option<PathBuf>,
+}
+
+impl FailedAt {
+    /// The step was one of this plan.
+    pub(crate) fn of(failed: Failed, plan: &Plan) -> Self {
+        let place = usize::from(failed.place);
+        let path = match failed.step {
+            Step::Bind | Step::Private | Step::Hide => plan.view.get(place).and_then(Mount::path),
+            Step::Landlock => {
+                let rules = plan.landlock.as_ref().map(|ruleset| &ruleset.rules);
+                rules.and_then(|rules| rules.get(place)).map(|rule| rule.path.as_path())
+            }
+            _ => None,
+        };
+        Self { failed, path: path.map(Path::to_owned) }
+    }
+}
+
+impl fmt::Display for FailedAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(path) = self.path.as_deref().map(Path::display) else {
+            return self.failed.fmt(f);
+        };
+        let cause = std::io::Error::from_raw_os_error(self.failed.errno);
+        match self.failed.step {
+            Step::Bind => write!(f, "cannot bind {path} into the view: {cause}"),
+            Step::Private => write!(f, "cannot make a private directory at {path}: {cause}"),
+            Step::Hide => write!(f, "cannot hide {path}: {cause}"),
+            step => write!(f, "cannot {}, at {path}: {cause}", step.as_str()),
+        }
+    }
+}
+
+impl std::error::Error for FailedAt {}
+
 /// Why a plan cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
@@ -147,7 +186,7 @@ pub struct Prepared {
     spaces: Spaces,
     mounts: mounts::Mounts,
     landlock: Option<landlock::Rules>,
-    filter: Option<BpfProgram>,
+    filter: Option<Program>,
     limits: Vec<limits::Limit>,
     pub(crate) canaries: canary::Canaries,
 }

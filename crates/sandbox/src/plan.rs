@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
 use windlass_protocol::limits::REASON_BYTES_MAX;
-use windlass_protocol::policy::{Network, Policy};
+use windlass_protocol::policy::{Network, Policy, UnixSockets};
 use windlass_protocol::text::bounded;
 
 pub use self::canaries::thorough;
@@ -81,6 +81,11 @@ pub enum Mount {
         path: PathBuf,
         kind: Kind,
     },
+    /// A socket of somebody else, or a directory full of them: covered if it is still there.
+    Cover {
+        #[serde(with = "path_text")]
+        path: PathBuf,
+    },
     /// An otherwise empty place for what is bound into a hidden directory.
     Shell {
         #[serde(with = "path_text")]
@@ -106,6 +111,7 @@ impl Mount {
             Self::Bind { path, .. }
             | Self::Private { path, .. }
             | Self::Hide { path, .. }
+            | Self::Cover { path }
             | Self::Shell { path } => Some(path),
             Self::Machine { .. }
             | Self::Empty
@@ -146,16 +152,22 @@ pub struct Rule {
     pub access: u64,
 }
 
-/// Which sockets the code can make.
+/// Which sockets the code can make, besides pairs of unix sockets that are connected to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sockets {
+    pub unix: UnixSockets,
+    pub internet: Internet,
+}
+
+/// Which internet sockets the code can make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sockets {
-    /// Pairs only, connected to each other: nothing outside can be named.
-    Pairs,
-    /// Unix and internet sockets. In a network namespace of its own they lead nowhere.
-    Local,
-    /// The same, and asking the kernel which interfaces there are.
-    Open,
+pub enum Internet {
+    None,
+    /// In a network namespace of its own, where they lead nowhere.
+    Own,
+    /// In the machine's network, and the code can ask which interfaces there are.
+    Machine,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,6 +221,8 @@ pub enum Attempt {
     Route,
     /// Talk to the kernel's network configuration.
     Netlink,
+    /// Make a unix socket that can be connected or sent from.
+    UnixSocket,
     /// Look for the process that started us.
     SignalParent,
     /// Have any capability, or the way to one.
@@ -312,9 +326,12 @@ fn full(policy: &Policy, machine: &Machine, place: &Place) -> Plan {
         network,
         view: view::build(policy, place),
         landlock: rules::inside_view(policy, machine, place),
-        sockets: Some(match network {
-            NetworkPlan::Machine => Sockets::Open,
-            NetworkPlan::Own | NetworkPlan::Proxy => Sockets::Local,
+        sockets: Some(Sockets {
+            unix: unix_sockets(policy, machine, Isolation::Full),
+            internet: match network {
+                NetworkPlan::Machine => Internet::Machine,
+                NetworkPlan::Own | NetworkPlan::Proxy => Internet::Own,
+            },
         }),
         rlimits: rlimits(policy, ProcessLimit::OfNamespace),
         canaries: Vec::new(),
@@ -329,14 +346,35 @@ fn landlock(policy: &Policy, machine: &Machine, place: &Place) -> Plan {
         network: NetworkPlan::Machine,
         view: Vec::new(),
         landlock: Some(rules::alone(policy, machine, place)),
-        sockets: Some(match policy.network {
-            Network::Open => Sockets::Open,
-            Network::None | Network::Hosts(_) => Sockets::Pairs,
+        sockets: Some(Sockets {
+            unix: unix_sockets(policy, machine, Isolation::Landlock),
+            internet: match policy.network {
+                Network::Open => Internet::Machine,
+                Network::None | Network::Hosts(_) => Internet::None,
+            },
         }),
         rlimits: rlimits(policy, ProcessLimit::BesidesOthers(place.user_processes)),
         canaries: Vec::new(),
         controls: Vec::new(),
         required: Vec::new(),
+    }
+}
+
+/// Landlock's version from which on it keeps abstract unix sockets of others out of reach.
+const HOLDS_ABSTRACT_SOCKETS: u32 = 6;
+
+/// Landlock's version from which on it keeps unix sockets with a path out of reach.
+const HOLDS_PATH_SOCKETS: u32 = 9;
+
+/// Unix sockets with a name need a view in which those of others are covered; and, in the machine's
+/// network, a kernel that keeps abstract ones out of reach.
+fn unix_sockets(policy: &Policy, machine: &Machine, isolation: Isolation) -> UnixSockets {
+    let abstract_held =
+        policy.network != Network::Open || machine.landlock_abi >= HOLDS_ABSTRACT_SOCKETS;
+    match isolation {
+        Isolation::Full if abstract_held => policy.unix_sockets,
+        Isolation::Full | Isolation::Landlock => UnixSockets::None,
+        Isolation::None => UnixSockets::Local,
     }
 }
 

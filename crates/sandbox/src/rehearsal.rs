@@ -3,9 +3,10 @@
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
+use windlass_protocol::policy::UnixSockets;
 
 use crate::enter::{Failed, PrepareError, Prepared, Step};
-use crate::plan::{Access, Mount, NetworkPlan, Plan, Sockets};
+use crate::plan::{Access, Internet, Mount, NetworkPlan, Plan, Sockets};
 
 /// Why the rehearsal failed.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +102,7 @@ fn plan() -> Plan {
             Mount::Devices { shm_bytes: Some(1 << 20) },
         ],
         landlock: None,
-        sockets: Some(Sockets::Local),
+        sockets: Some(Sockets { unix: UnixSockets::Local, internet: Internet::Own }),
         rlimits: Vec::new(),
         canaries: Vec::new(),
         controls: Vec::new(),

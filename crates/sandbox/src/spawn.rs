@@ -32,7 +32,7 @@ use windlass_protocol::confinement::{Confinement, Control};
 use self::channel::{Channel, Word};
 use self::heard::Heard;
 use self::places::Places;
-use crate::enter::{Failed, PrepareError, Prepared, Step, c_path};
+use crate::enter::{Failed, FailedAt, PrepareError, Prepared, Step, c_path};
 use crate::plan::Plan;
 
 /// How long a process may take from its first fork to its program; a hung mount must not hang us.
@@ -86,7 +86,7 @@ pub enum SpawnError {
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     #[error(transparent)]
-    Confine(Failed),
+    Confine(FailedAt),
     #[error("the sandbox does not hold: {control} is required, and a canary got through")]
     CanaryThrough { control: Control },
     #[error("it took longer than {CONFINE_WAIT:?}")]
@@ -112,7 +112,7 @@ pub fn spawn(command: &Command<'_>) -> Result<Started, SpawnError> {
     drop(theirs);
     let between = prepared.needs_namespaces();
     let worker = (!between).then_some(child.as_raw());
-    let heard = Heard::of(None, worker).listen(&ours).inspect_err(|_| {
+    let heard = Heard::of(None, worker).listen(&ours, command.plan).inspect_err(|_| {
         let _ = kill(child, Signal::SIGKILL);
     });
     let joining = match (between, command.cgroups.is_empty()) {

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use windlass_protocol::policy::{Network, Policy};
+use windlass_protocol::policy::{Network, Policy, UnixSockets};
 
 use self::around::{Around, Kept};
 use crate::plan::Kind;
@@ -48,6 +48,10 @@ pub struct Place {
     pub writable: Vec<PathBuf>,
     /// Hidden paths that exist.
     pub hidden: BTreeMap<PathBuf, Kind>,
+    /// Sockets of others that the session could reach by a path, and directories full of them.
+    pub sockets: Vec<PathBuf>,
+    /// Sockets of others that are not among these, because there are too many.
+    pub uncovered_sockets: usize,
     /// Protected paths that exist.
     pub protected: BTreeMap<PathBuf, Kind>,
     /// Fixed places of the system that exist.
@@ -112,11 +116,20 @@ pub fn survey_with(
 
 fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
     let workspace = real(&site.workspace).unwrap_or_else(|| site.workspace.clone());
-    let mut hidden = around.hidden.clone();
-    // Without a view, sockets that could reach one are refused altogether.
-    if depth == Depth::View {
-        hidden.extend(sockets::reachable().into_iter().map(|path| (path, Kind::File)));
-    }
+    let hidden = around.hidden.clone();
+    let family = site.family.as_deref().and_then(real);
+    // Sockets that could reach another are refused altogether without a view, or where the policy
+    // says so.
+    let sockets = match (depth, policy.unix_sockets) {
+        (Depth::View, UnixSockets::Local) => {
+            let own = std::iter::once(&workspace).chain(&family);
+            let shown = around.needed.iter().chain(&around.readable).chain(&around.writable);
+            let shown: Vec<&Path> = own.chain(shown).map(PathBuf::as_path).collect();
+            let opened = &around.opened;
+            sockets::reachable(&sockets::Sight { shown: &shown, opened, hidden: &hidden })
+        }
+        (Depth::Rules, _) | (_, UnixSockets::None) => sockets::Found::default(),
+    };
     let protected = std::iter::once(&workspace)
         .chain(&around.writable)
         .flat_map(|root| policy.protected.iter().map(move |name| root.join(name)))
@@ -132,11 +145,13 @@ fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
     Place {
         workspace,
         tmp: site.tmp.as_deref().and_then(real),
-        family: site.family.as_deref().and_then(real),
+        family,
         needed: around.needed.clone(),
         readable: around.readable.clone(),
         writable: around.writable.clone(),
         hidden,
+        sockets: sockets.covered,
+        uncovered_sockets: sockets.left,
         protected,
         system: around.system.clone(),
         siblings,

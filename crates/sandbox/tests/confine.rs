@@ -7,7 +7,10 @@ use std::os::fd::AsFd;
 
 use windlass_protocol::confinement::{Control, ControlState, Isolation};
 use windlass_protocol::policy::{Policy, PolicyRequest};
-use windlass_sandbox::{Command, Depth, Machine, Site, Started, plan, spawn, survey};
+use windlass_sandbox::plan::{Kind, Mount};
+use windlass_sandbox::{
+    Command, Depth, Machine, Plan, Site, SpawnError, Started, plan, spawn, survey,
+};
 
 struct Stage {
     home: tempfile::TempDir,
@@ -37,8 +40,11 @@ impl Stage {
     }
 
     fn run_policy(&self, policy: &Policy, code: &str) -> Ran {
-        let plan =
-            plan(policy, &Machine::detect(), &survey(policy, &self.site(), Depth::Rules)).unwrap();
+        let place = survey(policy, &self.site(), Depth::Rules);
+        self.run_plan(&plan(policy, &Machine::detect(), &place).unwrap(), code).unwrap()
+    }
+
+    fn run_plan(&self, plan: &Plan, code: &str) -> Result<Ran, SpawnError> {
         let null = std::fs::File::open("/dev/null").unwrap();
         let (mut out, out_end) = std::io::pipe().unwrap();
         let argv = ["/usr/bin/python3", "-Ic", code].map(str::to_owned);
@@ -51,14 +57,14 @@ impl Stage {
             stderr: out_end.as_fd(),
             kept: null.as_fd(),
             cgroups: &[],
-            plan: &plan,
+            plan,
         };
-        let started = spawn(&command).unwrap();
+        let started = spawn(&command)?;
         drop(out_end);
         let mut said = String::new();
         out.read_to_string(&mut said).unwrap();
         end(&started);
-        Ran { said, started }
+        Ok(Ran { said, started })
     }
 }
 
@@ -190,4 +196,157 @@ fn paths_that_do_not_exist_are_no_obstacle() {
     policy.isolation = Some(Isolation::Full);
     let ran = stage.run_policy(&policy, "print(1)");
     assert_eq!(ran.said, "1\n");
+}
+
+/// The plan of an ordinary session at level full, with one more mount in its view.
+fn plan_with(stage: &Stage, mount: Mount) -> Plan {
+    let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    policy.isolation = Some(Isolation::Full);
+    let place = survey(&policy, &stage.site(), Depth::View);
+    let mut plan = plan(&policy, &Machine::detect(), &place).unwrap();
+    // Before what stands at the end: its own processes and devices.
+    let at = plan.view.len() - 2;
+    plan.view.insert(at, mount);
+    plan
+}
+
+#[test]
+fn a_mount_that_fails_is_named() {
+    let stage = Stage::new();
+    let link = stage.home.path().join("link");
+    std::os::unix::fs::symlink(stage.home.path(), &link).unwrap();
+    let path = link.join("work");
+    let plan = plan_with(&stage, Mount::Hide { path: path.clone(), kind: Kind::Directory });
+    let error = stage.run_plan(&plan, "print(1)").err().unwrap().to_string();
+    assert!(error.starts_with(&format!("cannot hide {}: ", path.display())), "{error}");
+}
+
+#[test]
+fn what_another_user_replaced_is_no_obstacle_and_a_socket_is_covered() {
+    let stage = Stage::new();
+    // Not in the home itself, of which only files and directories are shown.
+    let shared = stage.home.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    std::os::unix::fs::symlink("/usr", shared.join("link")).unwrap();
+    std::fs::write(shared.join("file"), "x").unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(shared.join("socket")).unwrap();
+    for (name, expected) in [
+        ("link", "True"),
+        ("link/bin", "True"),
+        ("gone", "False"),
+        ("file", "True"),
+        ("file/below", "False"),
+    ] {
+        let path = shared.join(name);
+        let code = format!("import os; print(os.path.exists({path:?}))");
+        let ran = stage.run_plan(&plan_with(&stage, Mount::Cover { path }), &code).unwrap();
+        assert_eq!(ran.said.trim(), expected, "{name}");
+    }
+    let path = shared.join("socket");
+    let code = format!(
+        "import socket\ntry: socket.socket(socket.AF_UNIX).connect({path:?})\n\
+         except OSError as error: print(type(error).__name__)"
+    );
+    let ran = stage.run_plan(&plan_with(&stage, Mount::Cover { path }), &code).unwrap();
+    assert_eq!(ran.said.trim(), "PermissionError");
+    drop(listener);
+}
+
+#[test]
+fn a_socket_behind_a_closed_directory_of_another_user_is_no_obstacle() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else's directory can be made.
+        return;
+    }
+    let stage = Stage::new();
+    let closed = stage.home.path().join("closed");
+    std::fs::create_dir_all(closed.join("deeper")).unwrap();
+    let path = closed.join("deeper/agent");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    for directory in [closed.join("deeper"), closed.clone()] {
+        std::os::unix::fs::chown(&directory, Some(65534), Some(65534)).unwrap();
+        std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+            .unwrap();
+    }
+    let site = stage.site();
+    let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    policy.isolation = Some(Isolation::Full);
+    assert!(survey(&policy, &site, Depth::View).sockets.contains(&path));
+    for mount in
+        [Mount::Cover { path: path.clone() }, Mount::Hide { path: path.clone(), kind: Kind::File }]
+    {
+        let code = format!("import os; print(os.access({closed:?}, os.X_OK))");
+        let ran = stage.run_plan(&plan_with(&stage, mount), &code).unwrap();
+        assert_eq!(ran.said.trim(), "False");
+    }
+    drop(listener);
+}
+
+/// Ordinary work on modes, and what is refused of them.
+const MODES: &str = r#"
+import io, os, shutil, stat, subprocess, sys, tarfile, zipfile
+def mode(path):
+    return oct(stat.S_IMODE(os.stat(path).st_mode))
+os.umask(0o022)
+open("a", "w").close()
+os.chmod("a", 0o755)
+shutil.copy2("a", "b")
+print("copied", mode("b"))
+shutil.copystat("a", "b")
+os.makedirs("tree/inside", 0o750)
+os.chmod("tree/inside", 0o1777)
+shutil.copytree("tree", "copy")
+print("tree", mode("copy/inside"))
+with tarfile.open("all.tar", "w") as tar:
+    tar.add("a")
+    tar.add("tree")
+with tarfile.open("all.tar") as tar:
+    tar.extractall("out")
+print("tar", mode("out/a"), mode("out/tree/inside"))
+with zipfile.ZipFile("tiny-1-py3-none-any.whl", "w") as wheel:
+    for name, text in (
+        ("tiny.py", "x = 1"),
+        ("tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n"),
+        ("tiny-1.dist-info/WHEEL",
+         "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
+        ("tiny-1.dist-info/RECORD", "tiny.py,,\n"),
+    ):
+        wheel.writestr(name, text)
+def ran(*argv):
+    env = {"HOME": os.getcwd(), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env)
+    return done.returncode or "well" if shutil.which(argv[0], path=env["PATH"]) else "well"
+print("git", ran("git", "init", "-q", "repository"))
+print("pip", ran(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps",
+                 "--target", "site", "tiny-1-py3-none-any.whl"))
+def attempt(name, act):
+    try:
+        act()
+        print(name, "GOT THROUGH")
+    except PermissionError:
+        print(name, "refused")
+for bits in (0o4755, 0o2755, 0o6755):
+    attempt("chmod", lambda: os.chmod("a", bits))
+    attempt("fchmod", lambda: os.chmod(os.open("a", os.O_RDONLY), bits))
+    attempt("fchmodat", lambda: os.chmod("a", bits, dir_fd=os.open(".", os.O_RDONLY)))
+    attempt("open", lambda: os.open(f"new{bits}", os.O_CREAT | os.O_WRONLY, bits))
+    attempt("tmpfile", lambda: os.open(".", os.O_TMPFILE | os.O_WRONLY, bits))
+    attempt("mkdir", lambda: os.mkdir(f"dir{bits}", bits))
+    attempt("mknod", lambda: os.mknod(f"node{bits}", bits | stat.S_IFREG))
+print("left", [name for name in os.listdir() if os.stat(name).st_mode & 0o6000])
+"#;
+
+#[test]
+fn setuid_and_setgid_bits_are_refused_and_ordinary_modes_are_not() {
+    for level in ["full", "landlock"] {
+        let stage = Stage::new();
+        let ran = stage.run(&format!(r#"{{"isolation": "{level}"}}"#), MODES);
+        let refused =
+            ["chmod", "fchmod", "fchmodat", "open", "tmpfile", "mkdir", "mknod"].repeat(3);
+        let refused: String = refused.iter().map(|name| format!("{name} refused\n")).collect();
+        let expected = format!(
+            "copied 0o755\ntree 0o1777\ntar 0o755 0o1777\ngit well\npip well\n{refused}left []\n"
+        );
+        assert_eq!(ran.said, expected, "{level}");
+    }
 }

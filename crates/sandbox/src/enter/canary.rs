@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, socketpair};
 
 use super::rights::{has_none, last_errno};
 use super::{PrepareError, c_path};
@@ -101,6 +101,12 @@ impl Canaries {
             Attempt::Netlink => {
                 socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)
                     .is_ok()
+            }
+            Attempt::UnixSocket => {
+                // A pair of type SOCK_RAW is one of datagram sockets, which can be sent from.
+                let (unix, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+                socket_with(unix, SocketType::STREAM, flags, None).is_ok()
+                    || socketpair(unix, SocketType::RAW, flags, None).is_ok()
             }
             Attempt::SignalParent => self.can_signal_parent(),
             Attempt::Capability => !has_none(),

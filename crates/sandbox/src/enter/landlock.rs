@@ -85,8 +85,9 @@ impl Rules {
         let ruleset = self.create().map_err(&failed)?;
         for (place, (path, access)) in self.rules.iter().enumerate() {
             match add(&ruleset, path, access & self.files) {
-                // What is not there needs no rule.
-                Ok(()) | Err(Errno::NOENT | Errno::ACCESS) => {}
+                Ok(()) => {}
+                // What is not there, or cannot be come to, needs no rule: without one it is closed.
+                Err(errno) if is_out_of_reach(errno) => {}
                 Err(errno) => {
                     let place = u16::try_from(place).unwrap_or(u16::MAX);
                     return Err(Failed { place, ..failed(errno) });
@@ -116,6 +117,20 @@ impl Rules {
         // SAFETY: the kernel has just given us this descriptor.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
+}
+
+/// What another user can make of a path: away, closed, or a file system that nobody serves any more.
+fn is_out_of_reach(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT
+            | Errno::ACCESS
+            | Errno::NOTDIR
+            | Errno::LOOP
+            | Errno::NOTCONN
+            | Errno::STALE
+            | Errno::IO
+    )
 }
 
 fn add(ruleset: &OwnedFd, path: &CString, access: u64) -> Result<(), Errno> {

@@ -10,7 +10,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 pub(super) use self::calls::source;
@@ -36,7 +36,8 @@ enum Action {
     Empty,
     Bind { from: CString, to: Spot, kind: Kind, access: Access },
     Private { at: Spot, size: CString, mode: CString },
-    Hide { at: CString, kind: Kind },
+    Hide { at: Spot },
+    Cover { at: Spot },
     Shell { at: Spot },
     Link { at: CString, to: CString },
     Devices { shm_size: CString },
@@ -87,7 +88,8 @@ impl Mounts {
                         size: size(*bytes),
                         mode: CString::new(format!("{mode:o}"))?,
                     },
-                    Mount::Hide { path, kind } => Action::Hide { at: relative(path)?, kind: *kind },
+                    Mount::Hide { path, .. } => Action::Hide { at: Spot::new(path)? },
+                    Mount::Cover { path } => Action::Cover { at: Spot::new(path)? },
                     Mount::Shell { path } => Action::Shell { at: Spot::new(path)? },
                     Mount::Link { path, target } => {
                         Action::Link { at: relative(path)?, to: c_path(target)? }
@@ -188,6 +190,19 @@ struct Masks {
     file: OwnedFd,
 }
 
+impl Masks {
+    fn of(&self, file_type: FileType) -> BorrowedFd<'_> {
+        match file_type {
+            FileType::Directory => self.directory.as_fd(),
+            _ => self.file.as_fd(),
+        }
+    }
+}
+
+fn file_type(file: &OwnedFd) -> Result<FileType, Errno> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode))
+}
+
 struct View<'a> {
     root: BorrowedFd<'a>,
 }
@@ -220,7 +235,8 @@ impl View<'_> {
             Action::Shell { at } => {
                 self.private(at, c"1048576", c"755").map_err(named(Step::Private))
             }
-            Action::Hide { at, kind } => self.hide(at, *kind, masks).map_err(named(Step::Hide)),
+            Action::Hide { at } => self.hide(at, masks).map_err(named(Step::Hide)),
+            Action::Cover { at } => self.cover(at, masks).map_err(named(Step::Hide)),
             Action::Link { at, to } => {
                 rustix::fs::symlinkat(to.as_c_str(), self.root, at.as_c_str())
                     .map_err(named(Step::Root))
@@ -247,8 +263,8 @@ impl View<'_> {
             Access::Write => Attributes::NO_SUID,
         };
         set_attributes(tree.as_fd(), attributes.with_all_below())?;
-        let kind = match rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&from)?.st_mode) {
-            rustix::fs::FileType::Directory => Kind::Directory,
+        let kind = match file_type(&from)? {
+            FileType::Directory => Kind::Directory,
             _ if kind == Kind::Directory => Kind::File,
             _ => kind,
         };
@@ -260,17 +276,48 @@ impl View<'_> {
         attach(tmpfs.as_fd(), self.spot(at, Kind::Directory)?.as_fd())
     }
 
-    fn hide(&self, at: &CStr, kind: Kind, masks: &Masks) -> Result<(), Errno> {
-        let mask = match kind {
-            Kind::Directory => masks.directory.as_fd(),
-            Kind::File => masks.file.as_fd(),
-        };
-        let place = match target(self.root, at) {
+    fn hide(&self, at: &Spot, masks: &Masks) -> Result<(), Errno> {
+        let place = match target(self.root, &at.path) {
             // Gone since it was seen: nothing to hide.
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+            Err(Errno::ACCESS) => return self.hide_above(at, masks),
             other => other?,
         };
-        calls::cover(mask, place.as_fd())
+        calls::cover(masks.of(file_type(&place)?), place.as_fd())
+    }
+
+    /// Covers what another user may have put there, who can take it away or replace it at any time: a
+    /// socket or a directory is covered, and nothing else is there to be covered.
+    fn cover(&self, at: &Spot, masks: &Masks) -> Result<(), Errno> {
+        let place = match target(self.root, &at.path) {
+            Ok(place) => place,
+            Err(Errno::ACCESS) => return self.hide_above(at, masks),
+            // Where this process finds nothing, the session, with fewer rights, finds nothing either.
+            Err(_) => return Ok(()),
+        };
+        let file_type = file_type(&place)?;
+        if !matches!(file_type, FileType::Socket | FileType::Directory) {
+            return Ok(());
+        }
+        match calls::cover(masks.of(file_type), place.as_fd()) {
+            // Removed meanwhile.
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Covers the nearest directory above that can be reached. Another user's directory that is closed
+    /// to this process is closed to the session: nothing in it was bound, and nothing in it is to be
+    /// seen. A user that opens it later shows an empty one.
+    fn hide_above(&self, at: &Spot, masks: &Masks) -> Result<(), Errno> {
+        for above in at.above.iter().rev() {
+            match target(self.root, above) {
+                Err(Errno::ACCESS) => {}
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+                found => return calls::cover(masks.directory.as_fd(), found?.as_fd()),
+            }
+        }
+        Ok(())
     }
 
     /// The place in the view; made where it is missing, which only our own directories allow.

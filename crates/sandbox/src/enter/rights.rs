@@ -4,10 +4,10 @@ use std::ffi::CStr;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use seccompiler::BpfProgram;
 
 use super::{Failed, Step};
 use crate::plan::NetworkPlan;
+use crate::seccomp::Program;
 
 /// Capabilities that a kernel can know of.
 const CAPABILITIES_MAX: libc::c_ulong = 63;
@@ -104,7 +104,7 @@ struct CapabilitySet {
 }
 
 /// Installs one filter. Filters do not slow down what they allow: speculation stays as it was.
-pub(super) fn install(filter: &BpfProgram) -> Result<(), Failed> {
+pub(super) fn install(filter: &Program) -> Result<(), Failed> {
     const SET_MODE_FILTER: libc::c_ulong = 1;
     const SPEC_ALLOW: libc::c_ulong = 1 << 2;
     let program = libc::sock_fprog {

@@ -81,6 +81,7 @@ pub fn moved(plan: &mut Plan, places: Places<'_>) {
         Mount::Bind { path, .. }
         | Mount::Private { path, .. }
         | Mount::Hide { path, .. }
+        | Mount::Cover { path }
         | Mount::Shell { path } => path.components().count(),
         Mount::Machine { .. } | Mount::Empty => 0,
         Mount::Link { .. } | Mount::Devices { .. } | Mount::Processes => usize::MAX,

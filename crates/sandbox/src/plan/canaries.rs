@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use windlass_protocol::confinement::{Control, ControlState, Isolation};
-use windlass_protocol::policy::{Network, Policy, WorkspaceAccess};
+use windlass_protocol::policy::{Network, Policy, UnixSockets, WorkspaceAccess};
 
 use super::{Attempt, Canary, Kind, Plan};
 use crate::enter::canary::CANARIES_MAX;
@@ -35,6 +35,9 @@ pub(super) fn choose(plan: &Plan, policy: &Policy, place: &Place) -> Vec<Canary>
     if policy.network != Network::Open {
         add(Control::Network, Attempt::Route);
         add(Control::Network, Attempt::Netlink);
+    }
+    if plan.sockets.is_some_and(|sockets| sockets.unix == UnixSockets::None) {
+        add(Control::Sockets, Attempt::UnixSocket);
     }
     add(Control::Processes, Attempt::SignalParent);
     add(Control::Ipc, Attempt::SharedMemory);
@@ -74,7 +77,7 @@ pub fn thorough(mut plan: Plan, policy: &Policy, place: &Place) -> Plan {
     let calls = CALLS.iter().map(|(number, name)| {
         (Control::Syscalls, Attempt::Call { name: (*name).to_owned(), number: *number })
     });
-    // What is hidden comes last: it may be long, and the machine's sockets are in it.
+    // What is hidden comes last: it may be long.
     let more: Vec<Canary> = protected
         .chain(system)
         .chain(devices)
@@ -106,7 +109,7 @@ const DEVICES: [&str; 8] = [
 ];
 
 /// Calls that do nothing by themselves when all their arguments are wrong.
-const CALLS: [(i64, &str); 18] = [
+const CALLS: [(i64, &str); 20] = [
     (libc::SYS_mount, "mount"),
     (libc::SYS_umount2, "umount2"),
     (libc::SYS_pivot_root, "pivot_root"),
@@ -125,6 +128,8 @@ const CALLS: [(i64, &str); 18] = [
     (libc::SYS_io_uring_enter, "io_uring_enter"),
     (libc::SYS_syslog, "syslog"),
     (libc::SYS_clock_settime, "clock_settime"),
+    (libc::SYS_memfd_secret, "memfd_secret"),
+    (467, "open_tree_attr"),
 ];
 
 fn is_enforced(plan: &Plan, control: Control) -> bool {

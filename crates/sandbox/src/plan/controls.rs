@@ -2,8 +2,9 @@
 //! help.
 
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
-use windlass_protocol::policy::{Network, Policy, WorkspaceAccess};
+use windlass_protocol::policy::{Network, Policy, UnixSockets, WorkspaceAccess};
 
+use super::{HOLDS_PATH_SOCKETS, unix_sockets};
 use crate::cgroup;
 use crate::machine::{Machine, Support};
 use crate::survey::Place;
@@ -77,6 +78,7 @@ impl Judge<'_> {
                 Network::Hosts(_) => "network namespace, the node's proxy as the only way out",
                 _ => "network namespace without a way out",
             },
+            Control::Sockets => return self.sockets(),
             Control::Processes => "pid namespace, seccomp",
             Control::Ipc => "ipc namespace, private /dev/shm",
             Control::Privileges => "user namespace, no_new_privs, no capabilities, seccomp",
@@ -95,8 +97,10 @@ impl Judge<'_> {
         };
         let missing = |why: &str| report_of(control, ControlState::NotEnforced, why, namespaces());
         let mechanism = match control {
-            Control::Read | Control::Write | Control::Hidden if abi >= 3 => "Landlock",
             Control::Read | Control::Hidden => "Landlock",
+            Control::Write if abi >= 3 => {
+                "Landlock; not modes, owners, times and attributes of this user's own files"
+            }
             Control::Write => {
                 return missing("this kernel's Landlock cannot keep files from being truncated");
             }
@@ -110,6 +114,7 @@ impl Judge<'_> {
                 }
                 _ => "seccomp: no socket can be made",
             },
+            Control::Sockets => return self.sockets(),
             Control::Processes if abi >= 6 => "Landlock signal scope, seccomp, no /proc of others",
             Control::Processes => {
                 return missing("this kernel's Landlock cannot keep signals in");
@@ -121,6 +126,30 @@ impl Judge<'_> {
             other => return everywhere(other),
         };
         enforced(control, mechanism)
+    }
+
+    fn sockets(&self) -> ControlReport {
+        let control = Control::Sockets;
+        if unix_sockets(self.policy, self.machine, self.isolation) == UnixSockets::None {
+            return enforced(control, "seccomp: no unix socket can be made but connected pairs");
+        }
+        if self.machine.landlock_abi >= HOLDS_PATH_SOCKETS {
+            return enforced(control, "Landlock; sockets that exist are covered in the view");
+        }
+        let covered = match self.place.uncovered_sockets {
+            0 => "sockets with an absolute path that exist at the start are covered".to_owned(),
+            more => format!(
+                "sockets with an absolute path that exist at the start are covered, but {more}, \
+                 which are too many"
+            ),
+        };
+        let why = format!(
+            "{covered}; one that a program outside makes later in a directory that the session \
+             sees, or has made by a relative path, can be connected to"
+        );
+        let remedy = "set unix_sockets to none (`--unix-sockets none`), or boot a kernel of 7.1 or \
+                      newer, whose Landlock holds them";
+        report_of(control, ControlState::NotEnforced, &why, Some(remedy.to_owned()))
     }
 
     /// Whether a protected path lies where the session writes.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use windlass_protocol::policy::{Network, Policy, WorkspaceAccess};
 
-use super::{Rule, Ruleset};
+use super::{HOLDS_ABSTRACT_SOCKETS, HOLDS_PATH_SOCKETS, Rule, Ruleset};
 use crate::machine::Machine;
 use crate::survey::Place;
 
@@ -18,12 +18,17 @@ pub(crate) mod rights {
     pub const READ_DIR: u64 = 1 << 3;
     /// Removing and making directories, files, devices, sockets, pipes and links: bits 4 to 12.
     pub const CHANGE_TREE: u64 = 0b1_1111_1111 << 4;
+    /// One of these: making unix sockets with a path.
+    pub const MAKE_SOCKET: u64 = 1 << 9;
     /// Version 2: renaming and linking between directories.
     pub const REFER: u64 = 1 << 13;
     /// Version 3.
     pub const TRUNCATE: u64 = 1 << 14;
     /// Version 5: asking devices for more than reading and writing.
     pub const IOCTL_DEV: u64 = 1 << 15;
+    /// Version 9: connecting or sending to a unix socket with a path that a process outside of the
+    /// ruleset has made.
+    pub const RESOLVE_UNIX: u64 = 1 << 16;
 
     /// Version 4: TCP.
     pub const BIND_TCP: u64 = 1 << 0;
@@ -42,34 +47,67 @@ pub(crate) mod rights {
 /// The rights over files that a kernel's Landlock version knows.
 fn known_files(abi: u32) -> u64 {
     let first = rights::READ | rights::WRITE_FILE | rights::CHANGE_TREE;
-    [(2, rights::REFER), (3, rights::TRUNCATE), (5, rights::IOCTL_DEV)]
+    let later = [
+        (2, rights::REFER),
+        (3, rights::TRUNCATE),
+        (5, rights::IOCTL_DEV),
+        (HOLDS_PATH_SOCKETS, rights::RESOLVE_UNIX),
+    ];
+    later
         .into_iter()
         .filter(|(since, _)| abi >= *since)
         .fold(first, |known, (_, right)| known | right)
 }
 
 fn known_scopes(abi: u32) -> u64 {
-    if abi >= 6 { rights::SCOPE_ABSTRACT_UNIX | rights::SCOPE_SIGNAL } else { 0 }
+    if abi >= HOLDS_ABSTRACT_SOCKETS {
+        rights::SCOPE_ABSTRACT_UNIX | rights::SCOPE_SIGNAL
+    } else {
+        0
+    }
 }
 
-/// The second wall inside a view: writing only where the policy says so.
+/// The second wall inside a view: writing only where the policy says so, unix sockets with a path only
+/// in the session's private directories, where no other session can see them.
 pub(super) fn inside_view(policy: &Policy, machine: &Machine, place: &Place) -> Option<Ruleset> {
-    if machine.landlock_abi == 0 {
+    let abi = machine.landlock_abi;
+    if abi == 0 {
         return None;
     }
     let everywhere = place.writable.iter().any(|path| path == Path::new("/"));
-    let files = if everywhere { 0 } else { rights::CHANGE & known_files(machine.landlock_abi) };
-    let mut rules = Vec::new();
-    if !everywhere {
-        let change = |path: &Path| Rule { path: path.to_owned(), access: files };
-        rules.extend(["/tmp", "/var/tmp", "/run", "/dev/shm"].map(|path| change(Path::new(path))));
+    let sockets = (rights::MAKE_SOCKET | rights::RESOLVE_UNIX) & known_files(abi);
+    let files = match everywhere {
+        false => (rights::CHANGE | rights::RESOLVE_UNIX) & known_files(abi),
+        // Every ruleset over files forbids renaming between directories unless it allows it.
+        true if abi >= 2 => sockets | rights::REFER,
+        true => 0,
+    };
+    let change = |path: &Path| Rule { path: path.to_owned(), access: files & !sockets };
+    let mut rules: Vec<Rule> = match files {
+        0 => Vec::new(),
+        _ => PRIVATE.map(|path| private(Path::new(path), files, place)).to_vec(),
+    };
+    if everywhere && files != 0 {
+        rules.push(change(Path::new("/")));
+    } else if files != 0 {
         // Devices and a process's own knobs are written to, and nothing is made there.
         let write = files & rights::WRITE_FILE;
         rules.extend(["/dev", "/proc"].map(|path| Rule { path: path.into(), access: write }));
         rules.extend(written(policy, place).map(|path| change(path)));
     }
-    let scopes = known_scopes(machine.landlock_abi);
+    let scopes = known_scopes(abi);
     (files | scopes != 0).then_some(Ruleset { files, network: 0, scopes, rules })
+}
+
+/// Directories of a view that are the session's alone.
+const PRIVATE: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
+
+/// The rule for one of them, where it is not the machine's after all because the policy names it.
+fn private(path: &Path, files: u64, place: &Place) -> Rule {
+    let of_machine = place.writable.iter().any(|root| root == path);
+    let make_socket = if of_machine { 0 } else { rights::MAKE_SOCKET };
+    let others = files & !(rights::MAKE_SOCKET | rights::RESOLVE_UNIX);
+    Rule { path: path.to_owned(), access: others | make_socket & files }
 }
 
 /// The only wall: reading, writing, TCP and signals.

@@ -81,13 +81,17 @@ fn check(request: &str, machine: &Machine, expected: &Expect) {
 }
 
 fn show(plan: &Plan) -> String {
-    let mut lines =
-        vec![format!("{} network {:?} sockets {:?}", plan.isolation, plan.network, plan.sockets)];
+    let sockets =
+        plan.sockets.map_or("sockets not held".to_owned(), |Sockets { unix, internet }| {
+            format!("sockets unix {unix:?} internet {internet:?}")
+        });
+    let mut lines = vec![format!("{} network {:?} {sockets}", plan.isolation, plan.network)];
     lines.extend(plan.view.iter().map(|mount| match mount {
         Mount::Machine { access } => format!("machine {access:?}"),
         Mount::Bind { path, access, .. } => format!("bind {} {access:?}", path.display()),
         Mount::Private { path, bytes, .. } => format!("private {} {bytes:?}", path.display()),
         Mount::Hide { path, .. } => format!("hide {}", path.display()),
+        Mount::Cover { path } => format!("cover {}", path.display()),
         Mount::Shell { path } => format!("shell {}", path.display()),
         other => format!("{other:?}"),
     }));
@@ -102,9 +106,10 @@ fn show(plan: &Plan) -> String {
         }
     }
     let open = plan.controls.iter().filter(|report| report.state == ControlState::NotEnforced);
-    lines.extend(
-        open.map(|report| format!("not enforced: {}: {}", report.control, report.mechanism)),
-    );
+    lines.extend(open.map(|report| {
+        let first = report.mechanism.split(';').next().unwrap_or_default();
+        format!("not enforced: {}: {first}", report.control)
+    }));
     lines.join("\n") + "\n"
 }
 
@@ -114,21 +119,22 @@ fn the_default_reads_the_system_and_writes_the_workspace() {
         "{}",
         &machine(),
         &expect![[r#"
-        full network Own sockets Some(Local)
-        machine Read
-        private /run Some(67108864)
-        private /tmp Some(1073741824)
-        hide /h/u/.netrc
-        hide /h/u/.ssh
-        shell /h/u/.state
-        bind /h/u/work Write
-        hide /sys/fs/cgroup
-        bind /h/u/.state/workers Read
-        bind /h/u/work/.git Read
-        Processes
-        Devices { shm_bytes: Some(1073741824) }
-        landlock files 7ff2 network 0 scopes 3
-    "#]],
+            full network Own sockets unix Local internet Own
+            machine Read
+            private /run Some(67108864)
+            private /tmp Some(1073741824)
+            hide /h/u/.netrc
+            hide /h/u/.ssh
+            shell /h/u/.state
+            bind /h/u/work Write
+            hide /sys/fs/cgroup
+            bind /h/u/.state/workers Read
+            bind /h/u/work/.git Read
+            Processes
+            Devices { shm_bytes: Some(1073741824) }
+            landlock files 7ff2 network 0 scopes 3
+            not enforced: sockets: sockets with an absolute path that exist at the start are covered
+        "#]],
     );
 }
 
@@ -138,19 +144,20 @@ fn read_only_writes_nothing_but_private_places() {
         r#"{"preset": "read-only"}"#,
         &machine(),
         &expect![[r#"
-        full network Own sockets Some(Local)
-        machine Read
-        private /run Some(67108864)
-        private /tmp Some(1073741824)
-        hide /h/u/.netrc
-        hide /h/u/.ssh
-        shell /h/u/.state
-        hide /sys/fs/cgroup
-        bind /h/u/.state/workers Read
-        Processes
-        Devices { shm_bytes: Some(1073741824) }
-        landlock files 7ff2 network 0 scopes 3
-    "#]],
+            full network Own sockets unix Local internet Own
+            machine Read
+            private /run Some(67108864)
+            private /tmp Some(1073741824)
+            hide /h/u/.netrc
+            hide /h/u/.ssh
+            shell /h/u/.state
+            hide /sys/fs/cgroup
+            bind /h/u/.state/workers Read
+            Processes
+            Devices { shm_bytes: Some(1073741824) }
+            landlock files 7ff2 network 0 scopes 3
+            not enforced: sockets: sockets with an absolute path that exist at the start are covered
+        "#]],
     );
 }
 
@@ -160,21 +167,22 @@ fn open_writes_everything_that_is_not_hidden() {
         r#"{"preset": "open"}"#,
         &machine(),
         &expect![[r#"
-        full network Machine sockets Some(Open)
-        machine Write
-        private /run Some(67108864)
-        private /tmp Some(1073741824)
-        hide /h/u/.netrc
-        hide /h/u/.ssh
-        shell /h/u/.state
-        bind /h/u/work Write
-        hide /sys/fs/cgroup
-        bind /h/u/.state/workers Read
-        bind /h/u/work/.git Read
-        Processes
-        Devices { shm_bytes: Some(1073741824) }
-        landlock files 0 network 0 scopes 3
-    "#]],
+            full network Machine sockets unix Local internet Machine
+            machine Write
+            private /run Some(67108864)
+            private /tmp Some(1073741824)
+            hide /h/u/.netrc
+            hide /h/u/.ssh
+            shell /h/u/.state
+            bind /h/u/work Write
+            hide /sys/fs/cgroup
+            bind /h/u/.state/workers Read
+            bind /h/u/work/.git Read
+            Processes
+            Devices { shm_bytes: Some(1073741824) }
+            landlock files 2200 network 0 scopes 3
+            not enforced: sockets: sockets with an absolute path that exist at the start are covered
+        "#]],
     );
 }
 
@@ -193,7 +201,7 @@ fn a_home_is_put_together_from_what_is_not_hidden() {
     let place = Place { opened: [(home, entries)].into(), ..place(&policy) };
     let shown = show(&plan(&policy, &machine(), &place).expect("a plan"));
     expect![[r#"
-        full network Own sockets Some(Local)
+        full network Own sockets unix Local internet Own
         machine Read
         private /run Some(67108864)
         private /tmp Some(1073741824)
@@ -208,6 +216,7 @@ fn a_home_is_put_together_from_what_is_not_hidden() {
         Processes
         Devices { shm_bytes: Some(1073741824) }
         landlock files 7ff2 network 0 scopes 3
+        not enforced: sockets: sockets with an absolute path that exist at the start are covered
     "#]]
     .assert_eq(&shown);
 }
@@ -218,18 +227,19 @@ fn readable_roots_are_bound_into_an_empty_view() {
         r#"{"readable": ["/usr"]}"#,
         &machine(),
         &expect![[r#"
-        full network Own sockets Some(Local)
-        Empty
-        private /run Some(67108864)
-        private /tmp Some(1073741824)
-        bind /usr Read
-        bind /h/u/work Write
-        bind /h/u/.state/workers Read
-        bind /h/u/work/.git Read
-        Processes
-        Devices { shm_bytes: Some(1073741824) }
-        landlock files 7ff2 network 0 scopes 3
-    "#]],
+            full network Own sockets unix Local internet Own
+            Empty
+            private /run Some(67108864)
+            private /tmp Some(1073741824)
+            bind /usr Read
+            bind /h/u/work Write
+            bind /h/u/.state/workers Read
+            bind /h/u/work/.git Read
+            Processes
+            Devices { shm_bytes: Some(1073741824) }
+            landlock files 7ff2 network 0 scopes 3
+            not enforced: sockets: sockets with an absolute path that exist at the start are covered
+        "#]],
     );
 }
 
@@ -239,21 +249,22 @@ fn hosts_are_reached_through_a_listener_of_its_own() {
         r#"{"network": {"hosts": ["a.org"]}}"#,
         &machine(),
         &expect![[r#"
-        full network Proxy sockets Some(Local)
-        machine Read
-        private /run Some(67108864)
-        private /tmp Some(1073741824)
-        hide /h/u/.netrc
-        hide /h/u/.ssh
-        shell /h/u/.state
-        bind /h/u/work Write
-        hide /sys/fs/cgroup
-        bind /h/u/.state/workers Read
-        bind /h/u/work/.git Read
-        Processes
-        Devices { shm_bytes: Some(1073741824) }
-        landlock files 7ff2 network 0 scopes 3
-    "#]],
+            full network Proxy sockets unix Local internet Own
+            machine Read
+            private /run Some(67108864)
+            private /tmp Some(1073741824)
+            hide /h/u/.netrc
+            hide /h/u/.ssh
+            shell /h/u/.state
+            bind /h/u/work Write
+            hide /sys/fs/cgroup
+            bind /h/u/.state/workers Read
+            bind /h/u/work/.git Read
+            Processes
+            Devices { shm_bytes: Some(1073741824) }
+            landlock files 7ff2 network 0 scopes 3
+            not enforced: sockets: sockets with an absolute path that exist at the start are covered
+        "#]],
     );
 }
 
@@ -263,35 +274,35 @@ fn without_namespaces_rules_cut_hidden_paths_out() {
         "{}",
         &no_namespaces(7),
         &expect![[r#"
-        landlock network Machine sockets Some(Pairs)
-        landlock files ffff network 3 scopes 3
-        allow 8006 /dev/null
-        allow 8006 /dev/zero
-        allow 8006 /dev/full
-        allow 8006 /dev/random
-        allow 8006 /dev/urandom
-        allow 8006 /dev/tty
-        allow c /proc/self/.
-        allow c /proc/cpuinfo
-        allow c /proc/meminfo
-        allow c /proc/stat
-        allow c /proc/version
-        allow c /proc/filesystems
-        allow c /proc/loadavg
-        allow c /proc/uptime
-        allow c /proc/sys/kernel/ngroups_max
-        allow d /etc
-        allow d /h/u/notes
-        allow d /h/u/work
-        allow d /h/v
-        allow d /sys/class
-        allow d /sys/fs/ext4
-        allow d /usr
-        allow d /h/u/.state/workers
-        allow d /usr
-        allow ffff /h/u/work
-        not enforced: protected: Landlock cannot cut a name out of a directory that is writable
-    "#]],
+            landlock network Machine sockets unix None internet None
+            landlock files ffff network 3 scopes 3
+            allow 8006 /dev/null
+            allow 8006 /dev/zero
+            allow 8006 /dev/full
+            allow 8006 /dev/random
+            allow 8006 /dev/urandom
+            allow 8006 /dev/tty
+            allow c /proc/self/.
+            allow c /proc/cpuinfo
+            allow c /proc/meminfo
+            allow c /proc/stat
+            allow c /proc/version
+            allow c /proc/filesystems
+            allow c /proc/loadavg
+            allow c /proc/uptime
+            allow c /proc/sys/kernel/ngroups_max
+            allow d /etc
+            allow d /h/u/notes
+            allow d /h/u/work
+            allow d /h/v
+            allow d /sys/class
+            allow d /sys/fs/ext4
+            allow d /usr
+            allow d /h/u/.state/workers
+            allow d /usr
+            allow ffff /h/u/work
+            not enforced: protected: Landlock cannot cut a name out of a directory that is writable
+        "#]],
     );
 }
 
@@ -301,36 +312,36 @@ fn what_an_old_landlock_cannot_do_is_said_or_refused() {
         "{}",
         &no_namespaces(4),
         &expect![[r#"
-        landlock network Machine sockets Some(Pairs)
-        landlock files 7fff network 3 scopes 0
-        allow 6 /dev/null
-        allow 6 /dev/zero
-        allow 6 /dev/full
-        allow 6 /dev/random
-        allow 6 /dev/urandom
-        allow 6 /dev/tty
-        allow c /proc/self/.
-        allow c /proc/cpuinfo
-        allow c /proc/meminfo
-        allow c /proc/stat
-        allow c /proc/version
-        allow c /proc/filesystems
-        allow c /proc/loadavg
-        allow c /proc/uptime
-        allow c /proc/sys/kernel/ngroups_max
-        allow d /etc
-        allow d /h/u/notes
-        allow d /h/u/work
-        allow d /h/v
-        allow d /sys/class
-        allow d /sys/fs/ext4
-        allow d /usr
-        allow d /h/u/.state/workers
-        allow d /usr
-        allow 7fff /h/u/work
-        not enforced: protected: Landlock cannot cut a name out of a directory that is writable
-        not enforced: processes: this kernel's Landlock cannot keep signals in
-    "#]],
+            landlock network Machine sockets unix None internet None
+            landlock files 7fff network 3 scopes 0
+            allow 6 /dev/null
+            allow 6 /dev/zero
+            allow 6 /dev/full
+            allow 6 /dev/random
+            allow 6 /dev/urandom
+            allow 6 /dev/tty
+            allow c /proc/self/.
+            allow c /proc/cpuinfo
+            allow c /proc/meminfo
+            allow c /proc/stat
+            allow c /proc/version
+            allow c /proc/filesystems
+            allow c /proc/loadavg
+            allow c /proc/uptime
+            allow c /proc/sys/kernel/ngroups_max
+            allow d /etc
+            allow d /h/u/notes
+            allow d /h/u/work
+            allow d /h/v
+            allow d /sys/class
+            allow d /sys/fs/ext4
+            allow d /usr
+            allow d /h/u/.state/workers
+            allow d /usr
+            allow 7fff /h/u/work
+            not enforced: protected: Landlock cannot cut a name out of a directory that is writable
+            not enforced: processes: this kernel's Landlock cannot keep signals in
+        "#]],
     );
     check(
         "{}",
@@ -380,20 +391,21 @@ fn none_is_for_who_asks_for_it() {
         r#"{"isolation": "none"}"#,
         &no_namespaces(0),
         &expect![[r#"
-        none network Machine sockets None
-        not enforced: write: the level none was asked for
-        not enforced: hidden: the level none was asked for
-        not enforced: protected: the level none was asked for
-        not enforced: network: the level none was asked for
-        not enforced: processes: the level none was asked for
-        not enforced: ipc: the level none was asked for
-        not enforced: privileges: the level none was asked for
-        not enforced: syscalls: the level none was asked for
-        not enforced: devices: the level none was asked for
-        not enforced: process_count: the keeper ends a session that has more, and nothing refuses the process itself; none
-        not enforced: open_files: the level none was asked for
-        not enforced: file_size: the level none was asked for
-    "#]],
+            none network Machine sockets not held
+            not enforced: write: the level none was asked for
+            not enforced: hidden: the level none was asked for
+            not enforced: protected: the level none was asked for
+            not enforced: network: the level none was asked for
+            not enforced: sockets: the level none was asked for
+            not enforced: processes: the level none was asked for
+            not enforced: ipc: the level none was asked for
+            not enforced: privileges: the level none was asked for
+            not enforced: syscalls: the level none was asked for
+            not enforced: devices: the level none was asked for
+            not enforced: process_count: the keeper ends a session that has more, and nothing refuses the process itself
+            not enforced: open_files: the level none was asked for
+            not enforced: file_size: the level none was asked for
+        "#]],
     );
 }
 
@@ -416,5 +428,70 @@ fn a_thorough_plan_tries_whatever_is_hidden_or_protected_and_nothing_twice() {
     }
     for (place, canary) in plan.canaries.iter().enumerate() {
         assert!(!plan.canaries[..place].contains(canary), "{canary:?} is tried twice");
+    }
+}
+
+/// What a policy comes to for sockets on a kernel with this version of Landlock: unix sockets that can be
+/// made, the state of the control, and the rights over sockets that Landlock rules over.
+fn sockets(request: &str, landlock_abi: u32) -> (UnixSockets, ControlState, u64) {
+    let policy = serde_json::from_str::<PolicyRequest>(request).unwrap().resolve().unwrap();
+    let machine = Machine { landlock_abi, ..machine() };
+    let plan = plan(&policy, &machine, &place(&policy)).unwrap();
+    let report = plan.controls.iter().find(|report| report.control == Control::Sockets).unwrap();
+    let ruled = plan.landlock.map_or(0, |ruleset| ruleset.files);
+    let of_sockets = ruled & (rights::MAKE_SOCKET | rights::RESOLVE_UNIX);
+    (plan.sockets.unwrap().unix, report.state, of_sockets)
+}
+
+#[test]
+fn unix_sockets_are_held_by_the_level_the_policy_or_the_kernel() {
+    use windlass_protocol::confinement::ControlState::{Enforced, NotEnforced};
+    let (make, both) = (rights::MAKE_SOCKET, rights::MAKE_SOCKET | rights::RESOLVE_UNIX);
+    let (local, none) = (UnixSockets::Local, UnixSockets::None);
+    for (request, abi, expected) in [
+        ("{}", 7, (local, NotEnforced, make)),
+        ("{}", 9, (local, Enforced, both)),
+        (r#"{"unix_sockets": "none"}"#, 7, (none, Enforced, make)),
+        (r#"{"preset": "open"}"#, 7, (local, NotEnforced, make)),
+        // In the machine's network, where the kernel cannot keep abstract sockets out of reach.
+        (r#"{"preset": "open"}"#, 5, (none, Enforced, make)),
+        (r#"{"preset": "open"}"#, 1, (none, Enforced, 0)),
+        (r#"{"isolation": "landlock"}"#, 7, (none, Enforced, make)),
+        (r#"{"isolation": "landlock", "network": "open"}"#, 7, (none, Enforced, make)),
+    ] {
+        assert_eq!(sockets(request, abi), expected, "{request} with Landlock {abi}");
+    }
+}
+
+#[test]
+fn sockets_of_others_are_covered_where_they_are_seen() {
+    let policy = PolicyRequest::default().resolve().unwrap();
+    let paths = ["/h/v/agent", "/h/u/.ssh/agent", "/tmp/x", "/h/u/work/late", "/h/v/full"];
+    let sockets = paths.map(PathBuf::from).to_vec();
+    let place = Place { sockets, uncovered_sockets: 3, ..place(&policy) };
+    let plan = plan(&policy, &machine(), &place).unwrap();
+    let covered: Vec<_> = plan
+        .view
+        .iter()
+        .filter(|mount| matches!(mount, Mount::Cover { .. }))
+        .filter_map(Mount::path)
+        .collect();
+    assert_eq!(covered, ["/h/v/agent", "/h/v/full", "/h/u/work/late"].map(Path::new));
+    let report = plan.controls.iter().find(|report| report.control == Control::Sockets).unwrap();
+    assert!(report.mechanism.contains("but 3, which are too many"), "{report:?}");
+}
+
+#[test]
+fn a_session_makes_sockets_with_a_path_in_its_private_directories_only() {
+    for (request, private) in [("{}", true), (r#"{"writable": ["/tmp"]}"#, false)] {
+        let policy = serde_json::from_str::<PolicyRequest>(request).unwrap().resolve().unwrap();
+        let rules = plan(&policy, &machine(), &place(&policy)).unwrap().landlock.unwrap().rules;
+        let can = |path: &str| {
+            let at = rules.iter().filter(|rule| rule.path == Path::new(path));
+            at.map(|rule| rule.access).fold(0, |all, access| all | access) & rights::MAKE_SOCKET
+                != 0
+        };
+        assert!(can("/run") && !can("/h/u/work"), "{request}");
+        assert_eq!(can("/tmp"), private, "{request}");
     }
 }

@@ -48,7 +48,7 @@ impl View {
     fn add(&mut self, mount: Mount) {
         let Some(path) = mount.path() else { return };
         let needed = match &mount {
-            Mount::Hide { .. } | Mount::Shell { .. } => self.visible(path),
+            Mount::Hide { .. } | Mount::Cover { .. } | Mount::Shell { .. } => self.visible(path),
             Mount::Bind { access: Access::Read, .. } => !self.visible(path) || self.writable(path),
             _ => true,
         };
@@ -129,6 +129,7 @@ fn layers(policy: &Policy, place: &Place, exposed: &[(PathBuf, Access)]) -> Vec<
             _ => Mount::Hide { path: path.clone(), kind: *kind },
         }
     });
+    let sockets = place.sockets.iter().map(|path| Mount::Cover { path: path.clone() });
     let bound = exposed.iter().map(|(path, access)| Mount::Bind {
         path: path.clone(),
         kind: Kind::Directory,
@@ -151,7 +152,8 @@ fn layers(policy: &Policy, place: &Place, exposed: &[(PathBuf, Access)]) -> Vec<
         std::iter::once(shell).chain(seen).collect::<Vec<_>>()
     });
     let mut layers: Vec<Mount> =
-        private.into_iter().chain(hidden).chain(opened).chain(bound).chain(protected).collect();
+        private.into_iter().chain(sockets).chain(hidden).chain(opened).chain(bound).collect();
+    layers.extend(protected);
     // Stable: what comes later in the list stays later at its depth.
     layers.sort_by_cached_key(depth);
     layers

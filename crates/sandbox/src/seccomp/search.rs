@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use seccompiler::{BpfProgram, sock_filter};
+use super::{FilterError, Instruction, newer};
 
-use super::FilterError;
+pub(crate) type Program = Vec<Instruction>;
 
 /// What becomes of a call that is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,30 +18,32 @@ pub(super) enum Answer {
     Asked(usize),
 }
 
-/// Numbers from here on are a second table of the same calls (x32), which no rule names.
-const SECOND_TABLE: u32 = 0x4000_0000;
+/// Numbers from here on are calls that nobody has reviewed, and then a second table of the same calls
+/// (x32): no rule names them.
+const NOT_REVIEWED: u32 = newer::NEWEST_REVIEWED + 1;
 
 #[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: u32 = 0xC000_00B7;
+pub(super) const ARCHITECTURE: u32 = 0xC000_00B7;
 #[cfg(not(target_arch = "aarch64"))]
-const ARCHITECTURE: u32 = 0xC000_003E;
+pub(super) const ARCHITECTURE: u32 = 0xC000_003E;
 
-const LOAD_NUMBER: sock_filter = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
-const LOAD_ARCHITECTURE: sock_filter = sock_filter { code: 0x20, jt: 0, jf: 0, k: 4 };
-const IF_EQUAL: u16 = 0x15;
+const LOAD_NUMBER: Instruction = Instruction { code: 0x20, jt: 0, jf: 0, k: 0 };
+const LOAD_ARCHITECTURE: Instruction = Instruction { code: 0x20, jt: 0, jf: 0, k: 4 };
+pub(super) const IF_EQUAL: u16 = 0x15;
 const IF_AT_LEAST: u16 = 0x35;
 const JUMP: u16 = 0x05;
 
-const ALLOW: u32 = 0x7fff_0000;
+pub(super) const ALLOW: u32 = 0x7fff_0000;
 const KILL_PROCESS: u32 = 0x8000_0000;
 const ERRNO: u32 = 0x0005_0000;
 
-/// A program that answers each of these calls so, all others of this machine's kind with yes, and ends
-/// whoever makes calls of another kind.
+/// A program that answers each of these calls so, allows all others that were reviewed, refuses those
+/// that were not as if the kernel did not know them, and ends whoever makes calls of another kind of
+/// machine.
 pub(super) fn program(
     answers: &BTreeMap<i64, Answer>,
-    programs: &[BpfProgram],
-) -> Result<BpfProgram, FilterError> {
+    programs: &[Program],
+) -> Result<Program, FilterError> {
     let mut named = Vec::new();
     for (call, answer) in answers {
         named.push((u32::try_from(*call).map_err(|_| FilterError::TooLong)?, *answer));
@@ -51,10 +53,10 @@ pub(super) fn program(
         branch(IF_EQUAL, ARCHITECTURE, 1)?,
         give(KILL_PROCESS),
         LOAD_NUMBER,
-        branch(IF_AT_LEAST, SECOND_TABLE, 0)?,
+        branch(IF_AT_LEAST, NOT_REVIEWED, 0)?,
         give(refusal(libc::ENOSYS)),
     ];
-    // The last of them is for the second table alone.
+    // The last of them is for calls that nobody has reviewed.
     front[4].jf = 1;
     let mut jumps = Vec::new();
     halve(&named, &mut front, &mut jumps)?;
@@ -68,14 +70,14 @@ pub(super) fn program(
         let start = starts.get(program).ok_or(FilterError::TooLong)?;
         front[at].k = u32::try_from(start - at - 1).map_err(|_| FilterError::TooLong)?;
     }
-    Ok(front.into_iter().chain(programs.iter().flatten().cloned()).collect())
+    Ok(front.into_iter().chain(programs.iter().flatten().copied()).collect())
 }
 
 /// Appends what finds a number among these; where a jump to one of the programs must still be told how
 /// far, it is noted.
 fn halve(
     named: &[(u32, Answer)],
-    into: &mut BpfProgram,
+    into: &mut Program,
     jumps: &mut Vec<(usize, usize)>,
 ) -> Result<(), FilterError> {
     match named {
@@ -87,7 +89,7 @@ fn halve(
                 Answer::Refused(errno) => into.push(give(refusal(*errno))),
                 Answer::Asked(program) => {
                     jumps.push((into.len(), *program));
-                    into.push(sock_filter { code: JUMP, jt: 0, jf: 0, k: 0 });
+                    into.push(Instruction { code: JUMP, jt: 0, jf: 0, k: 0 });
                 }
             }
         }
@@ -104,17 +106,17 @@ fn halve(
 }
 
 /// Goes on with the next instruction, or so much further if the comparison holds.
-fn branch(comparison: u16, with: u32, further: usize) -> Result<sock_filter, FilterError> {
+fn branch(comparison: u16, with: u32, further: usize) -> Result<Instruction, FilterError> {
     let jt = u8::try_from(further).map_err(|_| FilterError::TooLong)?;
-    Ok(sock_filter { code: comparison, jt, jf: 0, k: with })
+    Ok(Instruction { code: comparison, jt, jf: 0, k: with })
 }
 
-fn give(answer: u32) -> sock_filter {
+pub(super) fn give(answer: u32) -> Instruction {
     const RETURN: u16 = 0x06;
-    sock_filter { code: RETURN, jt: 0, jf: 0, k: answer }
+    Instruction { code: RETURN, jt: 0, jf: 0, k: answer }
 }
 
-fn refusal(errno: i32) -> u32 {
+pub(super) fn refusal(errno: i32) -> u32 {
     ERRNO | errno.unsigned_abs()
 }
 
@@ -122,24 +124,8 @@ fn refusal(errno: i32) -> u32 {
 mod tests {
     use super::*;
 
-    /// What the program says to a call, and after how many instructions.
-    fn run(program: &BpfProgram, architecture: u32, call: u32) -> (u32, usize) {
-        let (mut at, mut loaded, mut steps) = (0, 0, 0);
-        loop {
-            let step = &program[at];
-            steps += 1;
-            at += 1;
-            let further = |holds| usize::from(if holds { step.jt } else { step.jf });
-            match step.code {
-                0x20 if step.k == 0 => loaded = call,
-                0x20 if step.k == 4 => loaded = architecture,
-                IF_EQUAL => at += further(loaded == step.k),
-                IF_AT_LEAST => at += further(loaded >= step.k),
-                JUMP => at += step.k as usize,
-                0x06 => return (step.k, steps),
-                other => panic!("{other:#x}"),
-            }
-        }
+    fn run(program: &Program, architecture: u32, call: u32) -> (u32, usize) {
+        super::super::trial::run(program, architecture, call, [0; 6])
     }
 
     #[test]
@@ -157,7 +143,7 @@ mod tests {
             })
             .collect();
         let program = program(&answers, &programs).unwrap();
-        for call in 0..500 {
+        for call in 0..NOT_REVIEWED {
             let (given, steps) = run(&program, ARCHITECTURE, call);
             let expected = match answers.get(&i64::from(call)) {
                 None => ALLOW,
@@ -167,7 +153,9 @@ mod tests {
             assert_eq!(given, expected, "call {call}");
             assert!(steps < 18, "{steps} for call {call}");
         }
-        assert_eq!(run(&program, ARCHITECTURE, SECOND_TABLE + 1).0, refusal(libc::ENOSYS));
+        for call in [NOT_REVIEWED, 0x3fff_ffff, 0x4000_0000, 0x4000_0001, u32::MAX] {
+            assert_eq!(run(&program, ARCHITECTURE, call).0, refusal(libc::ENOSYS), "call {call}");
+        }
         assert_eq!(run(&program, 0x4000_0003, 1).0, KILL_PROCESS);
     }
 

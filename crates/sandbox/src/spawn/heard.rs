@@ -10,6 +10,7 @@ use windlass_protocol::confinement::{Confinement, Control, ControlReport, Contro
 
 use super::channel::{Channel, Word};
 use super::{CONFINE_WAIT, SpawnError, Started, setup};
+use crate::enter::FailedAt;
 use crate::enter::canary::{CANARIES_MAX, Results};
 use crate::plan::Plan;
 
@@ -29,13 +30,13 @@ impl Heard {
     }
 
     /// Listens until the program runs or nobody is left who could say anything; what was started is
-    /// ended if it went wrong.
-    pub fn listen(mut self, channel: &Channel) -> Result<Self, SpawnError> {
+    /// ended if it went wrong. The steps that are done are those of `plan`.
+    pub fn listen(mut self, channel: &Channel, plan: &Plan) -> Result<Self, SpawnError> {
         let until = Instant::now() + CONFINE_WAIT;
         loop {
             let error = match channel.hear(until) {
                 Ok(None) => return Ok(self),
-                Ok(Some(Word::Failed(failed))) => SpawnError::Confine(failed),
+                Ok(Some(Word::Failed(failed))) => SpawnError::Confine(FailedAt::of(failed, plan)),
                 Ok(Some(word)) => {
                     self.take(word);
                     continue;

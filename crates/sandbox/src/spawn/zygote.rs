@@ -31,7 +31,7 @@ use super::heard::Heard;
 use super::{
     CONFINE_WAIT, SpawnError, Started, fork_failed, give_up, init, joining, open_groups, setup,
 };
-use crate::enter::Spaces;
+use crate::enter::{FailedAt, Spaces};
 use crate::plan::ahead::late;
 use crate::plan::{Mount, NetworkPlan, Plan};
 
@@ -160,7 +160,7 @@ impl Waiting {
                 self.view = Some(plan.view);
                 Ok(())
             }
-            Ok(Some(Word::Failed(failed))) => Err(SpawnError::Confine(failed)),
+            Ok(Some(Word::Failed(failed))) => Err(SpawnError::Confine(FailedAt::of(failed, &plan))),
             Ok(_) => Err(setup("build its view")(io::Error::other("it ended without a word"))),
             Err(_) => Err(SpawnError::TooSlow),
         }
@@ -196,7 +196,7 @@ impl Waiting {
             heard.end();
             return Err(setup("write down its job")(error));
         }
-        let mut started = heard.listen(&self.channel)?.into_started(job.plan)?;
+        let mut started = heard.listen(&self.channel, job.rest)?.into_started(job.plan)?;
         started.joining = self.joining;
         Ok(started)
     }
@@ -284,7 +284,7 @@ fn make_network(channel: &Channel) {
 fn hear_network(channel: &Channel) -> Result<OwnedFd, SpawnError> {
     match channel.hear(Instant::now() + FORK_WAIT) {
         Ok(Some(Word::Network(network))) => Ok(network),
-        Ok(Some(Word::Failed(failed))) => Err(SpawnError::Confine(failed)),
+        Ok(Some(Word::Failed(failed))) => Err(SpawnError::Confine(FailedAt { failed, path: None })),
         Ok(_) => Err(setup("make its network")(io::Error::other("it ended without a word"))),
         Err(_) => Err(SpawnError::TooSlow),
     }
@@ -294,7 +294,7 @@ fn hear_network(channel: &Channel) -> Result<OwnedFd, SpawnError> {
 fn first_word(channel: &Channel) -> Result<(i32, i32), SpawnError> {
     match channel.hear(Instant::now() + FORK_WAIT) {
         Ok(Some(Word::Pids { init, worker })) => Ok((init, worker)),
-        Ok(Some(Word::Failed(failed))) => Err(SpawnError::Confine(failed)),
+        Ok(Some(Word::Failed(failed))) => Err(SpawnError::Confine(FailedAt { failed, path: None })),
         Ok(_) => Err(setup("fork it")(io::Error::other("it ended without a word"))),
         Err(_) => Err(SpawnError::TooSlow),
     }

@@ -66,7 +66,9 @@ pub(crate) fn become_worker(
     channel: &Channel,
 ) -> Result<(), BecomeError> {
     let prepared = prepare(plan)?;
-    let can_be_added = |mount: &Mount| matches!(mount, Mount::Bind { .. } | Mount::Hide { .. });
+    let can_be_added = |mount: &Mount| {
+        matches!(mount, Mount::Bind { .. } | Mount::Hide { .. } | Mount::Cover { .. })
+    };
     if built.is_some() && !plan.view.iter().all(can_be_added) {
         return Err(BecomeError::Unprepared);
     }

@@ -1,0 +1,158 @@
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+
+use super::*;
+
+fn paths(named: impl IntoIterator<Item = Named>) -> BTreeSet<PathBuf> {
+    named.into_iter().map(|socket| socket.path).collect()
+}
+
+#[test]
+fn sockets_are_found_by_path_and_abstract_ones_are_not() {
+    let table = b"Num RefCount Protocol Flags Type St Inode Path\n\
+        0000: 00000002 00000000 00010000 0001 01 123 /srv/agent socket\n\
+        0000: 00000002 00000000 00010000 0001 01 124 @/tmp/.X11-unix/X0\n\
+        0000: 00000002 00000000 00010000 0001 01 126 /srv/\xff\n\
+        0000: 00000003 00000000 00000000 0001 03 125\n";
+    let found: Vec<_> = in_table(table).map(|socket| socket.path).collect();
+    let odd = Path::new(OsStr::from_bytes(b"/srv/\xff"));
+    assert_eq!(found, [Path::new("/srv/agent socket"), odd]);
+}
+
+#[test]
+fn the_kernel_tells_of_each_that_can_be_reached_and_whose_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let _listener = UnixListener::bind(at("listens")).unwrap();
+    let _datagrams = UnixDatagram::bind(at("takes datagrams")).unwrap();
+    let _connected = UnixStream::connect(at("listens")).unwrap();
+    let odd = dir.path().join(OsStr::from_bytes(b"odd\n\xff name"));
+    let _odd = UnixListener::bind(&odd).unwrap();
+    let _many: Vec<_> = (0..500)
+        .map(|number| UnixListener::bind(at(&format!("listens-{number}"))).unwrap())
+        .collect();
+    let ours = |found: BTreeSet<PathBuf>| -> BTreeSet<PathBuf> {
+        found.into_iter().filter(|path| path.starts_with(dir.path())).collect()
+    };
+    let named = asked().unwrap();
+    let me = rustix::process::geteuid().as_raw();
+    let own = named.iter().filter(|socket| socket.path.starts_with(dir.path()));
+    assert!(own.clone().all(|socket| socket.uid == Some(me)), "{:?}", own.collect::<Vec<_>>());
+    let mut found = ours(paths(named));
+    assert!(found.contains(&at("listens")) && found.contains(&at("takes datagrams")));
+    assert!(found.remove(&odd));
+    assert_eq!(found.len(), 502);
+    let table = std::fs::read("/proc/net/unix").unwrap();
+    let in_table: BTreeSet<_> = ours(paths(in_table(&table)));
+    assert!(found.is_subset(&in_table));
+}
+
+#[test]
+fn an_answer_that_makes_no_sense_is_none() {
+    let mut found = BTreeSet::new();
+    for bytes in [&[255, 255, 255, 255, 0, 0][..], &[1, 0, 0, 0], &[0; 16]] {
+        assert_eq!(in_part(bytes, &mut found), Err(Errno::BADMSG));
+    }
+    assert_eq!(in_part(&[], &mut found), Ok(Part::More));
+    assert!(found.is_empty());
+}
+
+/// A directory with sockets in it, outside of what is private in a session.
+struct Crowd {
+    dir: tempfile::TempDir,
+    _listeners: Vec<UnixListener>,
+    named: BTreeSet<Named>,
+}
+
+const OTHER: u32 = 4_000_000;
+
+impl Crowd {
+    fn new(of_others: usize, own: usize) -> Self {
+        let dir = tempfile::tempdir_in("/var").or_else(|_| tempfile::tempdir()).unwrap();
+        let me = rustix::process::geteuid().as_raw();
+        // Names of others' sockets sort first.
+        let kinds = std::iter::repeat_n(("a", OTHER), of_others);
+        let kinds = kinds.chain(std::iter::repeat_n(("z", me), own));
+        let mut listeners = Vec::new();
+        let mut named = BTreeSet::new();
+        for (number, (name, uid)) in kinds.enumerate() {
+            let path = dir.path().join(format!("{name}{number}"));
+            listeners.push(UnixListener::bind(&path).unwrap());
+            named.insert(Named { path, uid: Some(uid) });
+        }
+        Self { dir, _listeners: listeners, named }
+    }
+
+    /// As the user with this number sees it.
+    fn choose(&self, shown: &[&Path], me: u32) -> Found {
+        // Where there is nothing but a directory for all, it is shown by its name.
+        let whole = [self.dir.path()];
+        let in_tmp = self.dir.path().starts_with("/tmp") && shown.is_empty();
+        let shown = if in_tmp { &whole[..] } else { shown };
+        let (hidden, opened) = (BTreeMap::new(), BTreeMap::new());
+        choose(self.named.clone(), &Sight { shown, opened: &opened, hidden: &hidden }, me)
+    }
+}
+
+#[test]
+fn others_with_many_sockets_do_not_crowd_out_the_rest() {
+    let crowd = Crowd::new(SOCKETS_MAX + 50, 10);
+    let me = rustix::process::geteuid().as_raw();
+    let found = crowd.choose(&[], me);
+    let own = found
+        .covered
+        .iter()
+        .filter(|path| path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"z")));
+    assert_eq!(own.count(), 10);
+    assert_eq!((found.covered.len(), found.left), (SOCKETS_MAX, 60), "{found:?}");
+}
+
+#[test]
+fn a_directory_of_another_user_is_covered_as_a_whole_unless_something_in_it_is_shown() {
+    let crowd = Crowd::new(SOCKETS_MAX + 50, 0);
+    if crowd.dir.path().starts_with("/tmp") || !rustix::process::geteuid().is_root() {
+        // The directory must be somebody else's, and not private.
+        return;
+    }
+    std::os::unix::fs::chown(crowd.dir.path(), Some(OTHER), None).unwrap();
+    let found = crowd.choose(&[], 0);
+    assert_eq!((found.covered.len(), found.left), (SOCKETS_MAX + 1, 0));
+    assert!(found.covered.contains(&crowd.dir.path().to_owned()));
+    let inside = crowd.dir.path().join("work");
+    let found = crowd.choose(&[&inside], 0);
+    assert_eq!((found.covered.len(), found.left), (SOCKETS_MAX, 50));
+}
+
+#[test]
+fn a_name_that_leads_to_something_else_now_covers_nothing() {
+    let crowd = Crowd::new(1, 0);
+    let name = crowd.named.first().unwrap().path.clone();
+    std::fs::remove_file(&name).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/env", &name).unwrap();
+    assert_eq!(crowd.choose(&[], 0), Found::default());
+    std::fs::remove_file(&name).unwrap();
+    std::fs::create_dir(&name).unwrap();
+    assert_eq!(crowd.choose(&[], 0), Found::default());
+}
+
+#[test]
+fn what_is_hidden_or_private_needs_no_cover() {
+    let hidden = BTreeMap::from([(PathBuf::from("/h/u/.state"), Kind::Directory)]);
+    let work = Path::new("/tmp/work");
+    let opened = BTreeMap::from([(PathBuf::from("/h/u"), BTreeMap::new())]);
+    let sight = Sight { shown: &[work, Path::new("/")], opened: &opened, hidden: &hidden };
+    for (path, holds) in [
+        ("/h/u/.state/r/keeper.sock", false),
+        ("/h/u/.state-of-things/a.sock", true),
+        ("/run/docker.sock", false),
+        ("/running/a.sock", true),
+        ("/tmp/other/a.sock", false),
+        ("/tmp/work/a.sock", true),
+        ("/srv/a.sock", true),
+    ] {
+        assert_eq!(sight.holds(Path::new(path)), holds, "{path}");
+    }
+    assert!(sight.can_lose(Path::new("/srv")));
+    for kept in ["/tmp", "/tmp/work", "/tmp/work/inside", "/h", "/h/u"] {
+        assert!(!sight.can_lose(Path::new(kept)), "{kept}");
+    }
+}
