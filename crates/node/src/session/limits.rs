@@ -12,13 +12,15 @@ use super::actor::Actor;
 use crate::clock::now_ms;
 use crate::failure::remedy;
 
-/// What the keeper said of a limit, until the next turn starts.
+/// What the keeper said of a limit, and of why its worker ended, until the next turn starts.
 #[derive(Debug, Default)]
 pub(super) struct LimitsHeard {
     /// The last word, which may have cost a process only.
     message: String,
     /// The limit that ended the worker, with its figures.
     ended: Option<(Limit, String)>,
+    /// Why the last worker ended, or was not started.
+    cause: String,
 }
 
 impl LimitsHeard {
@@ -26,7 +28,8 @@ impl LimitsHeard {
     pub fn hear(&mut self, kind: &EventKind) {
         match kind {
             EventKind::LimitReached { message, .. } => self.message.clone_from(message),
-            EventKind::WorkerEnded { limit, .. } => {
+            EventKind::WorkerEnded { limit, cause } => {
+                self.cause.clone_from(cause);
                 let message = std::mem::take(&mut self.message);
                 self.ended = limit.map(|limit| (limit, message));
             }
@@ -44,6 +47,13 @@ impl LimitsHeard {
         if let Some(limit) = limit_of(code) {
             let heard = self.ended.as_ref().filter(|(heard, _)| *heard == limit);
             return Some(reached(limit, code, heard.map_or("", |(_, message)| message)));
+        }
+        if code == ErrorCode::WorkerFailed && !self.cause.is_empty() {
+            return Some(TurnError {
+                code: Some(code),
+                name: code.as_str().to_owned(),
+                message: format!("{}; {}", self.cause, remedy(code)),
+            });
         }
         let (limit, message) = self.ended.as_ref().filter(|_| code == ErrorCode::StateLost)?;
         let name = limit.name();
@@ -122,6 +132,16 @@ mod tests {
         assert!(error.message.contains("limit: memory: it used 65 MiB"), "{}", error.message);
         heard.turn_starts();
         assert_eq!(heard.explain(ErrorCode::StateLost), None);
+    }
+
+    #[test]
+    fn a_turn_whose_worker_did_not_start_is_told_why() {
+        let mut heard = LimitsHeard::default();
+        assert_eq!(heard.explain(ErrorCode::WorkerFailed), None);
+        let cause = "cannot start python3: cannot hide /srv/keys: permission denied".to_owned();
+        heard.hear(&EventKind::WorkerEnded { cause: cause.clone(), limit: None });
+        let error = heard.explain(ErrorCode::WorkerFailed).unwrap();
+        assert!(error.message.starts_with(&cause), "{}", error.message);
     }
 
     #[test]
