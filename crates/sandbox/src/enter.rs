@@ -320,7 +320,7 @@ impl Prepared {
 #[derive(Debug)]
 pub(crate) struct TwinLayer {
     ruleset: OwnedFd,
-    filter: &'static BpfProgram,
+    filter: &'static Program,
 }
 
 impl TwinLayer {
@@ -336,7 +336,7 @@ impl TwinLayer {
     }
 
     /// What another thread needs to add it with [`add_twin_layer`].
-    pub fn parts(&self) -> (RawFd, &'static BpfProgram) {
+    pub fn parts(&self) -> (RawFd, &'static Program) {
         (self.ruleset.as_raw_fd(), self.filter)
     }
 }
@@ -344,7 +344,7 @@ impl TwinLayer {
 /// Adds a Landlock layer to the calling thread, and then the filter of twins. There is no filter
 /// without its layer: the kernel shows no Landlock layer anywhere, and the keeper tells by the number of
 /// a thread's filters that this was done.
-pub(crate) fn add_twin_layer(ruleset: RawFd, filter: &BpfProgram) -> Result<(), i32> {
+pub(crate) fn add_twin_layer(ruleset: RawFd, filter: &Program) -> Result<(), i32> {
     landlock::restrict(ruleset).map_err(Errno::raw_os_error)?;
     rights::install(filter).map_err(|failed| failed.errno)
 }

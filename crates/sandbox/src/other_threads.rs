@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use seccompiler::BpfProgram;
+use crate::seccomp::Program;
 
 use crate::enter::landlock::threads_may_signal;
 use crate::enter::{TwinLayer, add_twin_layer};
@@ -40,7 +40,7 @@ static CALL: AtomicU32 = AtomicU32::new(0);
 static LAST_CALL: AtomicU32 = AtomicU32::new(0);
 
 static RULESET: AtomicI32 = AtomicI32::new(-1);
-static FILTER: AtomicPtr<BpfProgram> = AtomicPtr::new(std::ptr::null_mut());
+static FILTER: AtomicPtr<Program> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The number of answers, which [`separate`] waits on.
 static ANSWERS: AtomicU32 = AtomicU32::new(0);

@@ -39,7 +39,8 @@ async fn play_setting(
         attacks.retain(|attack| !attack.is_played_once());
     }
     if let Some(why) = stage.refusal(level, network).await? {
-        let refused = |attack: &&Attack| Row::new(attack, setting, Verdict::NotClaimed(why.clone()));
+        let refused =
+            |attack: &&Attack| Row::new(attack, setting, Verdict::NotClaimed(why.clone()));
         attacks.iter().map(refused).for_each(tell);
         return Ok(());
     }

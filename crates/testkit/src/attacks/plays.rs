@@ -15,9 +15,7 @@ use windlass_client::protocol::{Outcome, SessionId};
 
 use super::families;
 use super::outsider::Outsider;
-use super::program::{
-    Attack, FirstSession, LookIn, OutsideUser, SecondSession, WorkspaceKind,
-};
+use super::program::{Attack, FirstSession, LookIn, OutsideUser, SecondSession, WorkspaceKind};
 use super::scene::{Ground, Interpreter, Part, Played, Scene, Told, Wanted, create, run};
 use super::verdict::{self, Verdict};
 use crate::processes;
@@ -92,7 +90,8 @@ impl Scene<'_> {
         let mut refused = None;
         let mut last = None;
         // Where the node may have put a copy.
-        let mut places = vec![self.stage.node.dirs().state.join("families").join(original.as_str())];
+        let mut places =
+            vec![self.stage.node.dirs().state.join("families").join(original.as_str())];
         for _ in 0..attack.forks {
             match self.fork(&original).await {
                 Ok(forked) => {
@@ -112,8 +111,10 @@ impl Scene<'_> {
         }
         let verdict = match (last, refused) {
             (Some(forked), _) => {
-                let new: Vec<u32> =
-                    processes::below(keeper).into_iter().filter(|pid| !before.contains(pid)).collect();
+                let new: Vec<u32> = processes::below(keeper)
+                    .into_iter()
+                    .filter(|pid| !before.contains(pid))
+                    .collect();
                 self.look_after_fork(attack, &ground, look, (&forked, &new)).await?
             }
             (None, Some(NoFork::Refused(why))) => Verdict::Refused(why),
@@ -220,7 +221,8 @@ impl Scene<'_> {
         let path = self.stage.install(attack, &workspace)?;
         let session = self.stage.client.session(self.victim_id()).await?;
         let ground = Ground { session, workspace: workspace.clone() };
-        let told = vec![("part", "outside".into()), ("other", json!(self.stage.others_directory()?))];
+        let told =
+            vec![("part", "outside".into()), ("other", json!(self.stage.others_directory()?))];
         let places = self.places(&ground, told);
         fs::write(workspace.join("attack/stage.json"), places.to_string())?;
         let mut outsider = Outsider::start(&workspace.join(path), &workspace, user)?;

@@ -254,9 +254,7 @@ fn read_play(text: &str) -> Result<Play, String> {
         "again" => again(SecondSession::SameWorkspace),
         "again below" => again(SecondSession::Below),
         "again elsewhere" => again(SecondSession::Elsewhere),
-        "beside" => {
-            Play::Again { first: FirstSession::Running, second: SecondSession::Elsewhere }
-        }
+        "beside" => Play::Again { first: FirstSession::Running, second: SecondSession::Elsewhere },
         "fork" => Play::Fork { look: LookIn::Original },
         "fork, look in the twin" => Play::Fork { look: LookIn::Twin },
         "files" => Play::Files,
@@ -320,9 +318,10 @@ mod tests {
     #[test]
     fn the_lines_of_confinement_have_attacks() {
         let lines: BTreeSet<u32> = all().iter().map(|attack| attack.line).collect();
-        assert_eq!(lines, BTreeSet::from([
-            50, 51, 52, 53, 54, 55, 57, 58, 66, 67, 68, 69, 70, 71, 72
-        ]));
+        assert_eq!(
+            lines,
+            BTreeSet::from([50, 51, 52, 53, 54, 55, 57, 58, 66, 67, 68, 69, 70, 71, 72])
+        );
     }
 
     #[test]

@@ -160,7 +160,9 @@ impl<'a> Scene<'a> {
         // What a program outside changes in the home is no session's doing.
         let by_session = !matches!(attack.play, Play::Outside { .. });
         if let Some(outside) = self.outside()?.filter(|_| by_session) {
-            return Ok(Verdict::Through(format!("seen from outside: {outside}; it said {verdict}")));
+            return Ok(Verdict::Through(format!(
+                "seen from outside: {outside}; it said {verdict}"
+            )));
         }
         Ok(match verdict {
             Verdict::Through(what) if attack.judged == Judged::Outside => {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use tempfile::TempDir;
 use serde_json::json;
+use tempfile::TempDir;
 use windlass_client::protocol::ErrorCode;
 use windlass_client::protocol::api::CloseQuery;
 use windlass_client::protocol::confinement::Isolation;

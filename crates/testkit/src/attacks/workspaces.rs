@@ -45,15 +45,8 @@ pub(super) const IN_PROJECTS: &[&str] = &[
 ];
 
 /// What shells and programs read from a home only.
-pub(super) const IN_HOMES: &[&str] = &[
-    ".bashrc",
-    ".bash_profile",
-    ".profile",
-    ".zshrc",
-    ".zprofile",
-    ".gitconfig",
-    ".ripgreprc",
-];
+pub(super) const IN_HOMES: &[&str] =
+    &[".bashrc", ".bash_profile", ".profile", ".zshrc", ".zprofile", ".gitconfig", ".ripgreprc"];
 
 /// All of them.
 pub(super) fn trusted() -> Vec<&'static str> {
