@@ -604,7 +604,7 @@ export interface NodeStatus {
 export interface NotCarried {
   /** Its name, as far as it has one. */
   name: string;
-  /** `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; or `shared_memory`, which both have in common from then on. */
+  /** `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the workspace does not have; or `shared_memory`, which both have in common from then on. */
   what: string;
 }
 

@@ -716,7 +716,7 @@ class NotCarried(TypedDict):
 
     # Its name, as far as it has one.
     name: str
-    # `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; or `shared_memory`, which both have in common from then on.
+    # `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the workspace does not have; or `shared_memory`, which both have in common from then on.
     what: str
 
 # How a turn ended.
