@@ -1,7 +1,10 @@
 //! Forking a live session. The worker forks its twin itself, inside its namespaces; the twin's
 //! descriptors are made here, and its keeper is a fork of this one. The order: `fork` to the worker,
 //! its `fork_wait`, the descriptors, its `forked` and the twin's first bytes, which tell by the
-//! kernel's word who it is; then the keeper, and then the node is told.
+//! kernel's word who it is; then the check from outside that the two are apart ([`separation`]), then
+//! the keeper, and then the node is told.
+
+mod separation;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -14,7 +17,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_protocol::confinement::{Confinement, Control, ControlReport, ControlState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, NOT_CARRIED_MAX, REASON_BYTES_MAX};
-use windlass_protocol::link::{Fork, ForkEnd, FromKeeper, Launch, NotCarried};
+use windlass_protocol::link::{Fork, ForkDone, ForkEnd, FromKeeper, Launch, NotCarried};
 use windlass_protocol::text::bounded;
 use windlass_protocol::worker::{ToWorker, TwinOrder};
 use windlass_protocol::{ErrorCode, family};
@@ -22,6 +25,7 @@ use windlass_sandbox::Plan;
 use windlass_sandbox::plan::apart::{Apart, Places, apart, moved};
 use windlass_sandbox::twin::{Forked, Part, fork_keeper, give_up};
 
+use self::separation::Before;
 use crate::keeper::{Keeper, Stage};
 use crate::own::Own;
 use crate::signals::Signals;
@@ -60,6 +64,8 @@ pub(crate) struct Forking {
     twin_ended: bool,
     /// The original's word.
     said: Option<Vec<NotCarried>>,
+    /// The session's threads before the fork; none where nothing confines them.
+    before: Option<Before>,
 }
 
 /// Why there is no twin.
@@ -101,31 +107,38 @@ impl Keeper {
             return Err(Refused { code: ErrorCode::SessionBusy, message });
         }
         let launch = self.launch.as_ref().ok_or_else(|| Refused::new("it was not started"))?;
-        let Twin { order, launch } = Twin::of(launch, &fork)?;
+        let mut twin = Twin::of(launch, &fork)?;
         // From now on nothing of this session is made where the twin's place is, whatever becomes of it.
         self.family.room = Some(family::next_room(&fork.room));
-        let Stage::Up { worker } = &mut self.stage else {
-            return Err(Refused::new("its worker is not up"));
-        };
-        if !worker.forks {
-            return Err(Refused::new("its worker cannot fork"));
+        match &self.stage {
+            Stage::Up { worker } if worker.forks => {}
+            Stage::Up { .. } => return Err(Refused::new("its worker cannot fork")),
+            _ => return Err(Refused::new("its worker is not up")),
         }
+        let before = match twin.order.original {
+            Some(_) => Some(self.before_fork()?),
+            None => None,
+        };
+        twin.order.threads = before.as_ref().map(Before::threads).unwrap_or_default();
+        let order = twin.order_bytes()?;
         let failed = |errno: rustix::io::Errno| Refused::new(format!("no descriptors: {errno}"));
         let (ours, theirs) = Lines::make().map_err(failed)?;
         rustix::net::sockopt::set_socket_passcred(&ours.socket, true).map_err(failed)?;
         let session = fork.session.clone();
+        let worker = self.worker().ok_or_else(|| Refused::new("its worker is not up"))?;
         let sent = worker.send(ToWorker::Fork { session }, &order);
         sent.map_err(|error| Refused::new(format!("its worker cannot be told: {error}")))?;
         let until = Instant::now() + FORK_WAIT;
         Ok(Forking {
             fork,
-            launch,
+            launch: twin.launch,
             until,
             ours,
             theirs: Some(theirs),
             twin: None,
             twin_ended: false,
             said: None,
+            before,
         })
     }
 
@@ -217,19 +230,20 @@ impl Keeper {
         let Some(forking) = self.family.forking.take() else { return };
         let session = forking.fork.session.clone();
         match self.start_keeper(forking) {
-            Ok(Some(not_carried)) => self.say_forked(session, ForkEnd::Done { not_carried }),
+            Ok(Some(done)) => self.say_forked(session, ForkEnd::Done(done)),
             // This process is the twin's keeper now.
             Ok(None) => {}
             Err(refused) => self.say_forked(session, refused.into()),
         }
     }
 
-    /// Forks. In the parent, what the twin does not have; in the child nothing, and everything that was
-    /// the original's is closed.
-    fn start_keeper(&mut self, forking: Forking) -> Result<Option<Vec<NotCarried>>, Refused> {
+    /// Forks, if the two are apart. In the parent, what is said of the twin; in the child nothing, and
+    /// everything that was the original's is closed.
+    fn start_keeper(&mut self, forking: Forking) -> Result<Option<ForkDone>, Refused> {
         let failed = |error: std::io::Error| Refused::new(format!("no keeper for it: {error}"));
         let twin = forking.twin.unwrap_or_default();
         let part = Part::of(twin, &forking.fork.cgroups).map_err(failed)?;
+        let can_reach = self.check_apart(forking.before.as_ref(), &part)?;
         let (listens, says) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
         match fork_keeper().map_err(failed)? {
@@ -244,7 +258,8 @@ impl Keeper {
                 self.family.add(session, keeper, part);
                 self.claim_first();
                 if heard(&listens) {
-                    return Ok(Some(forking.said.unwrap_or_default()));
+                    let not_carried = forking.said.unwrap_or_default();
+                    return Ok(Some(ForkDone { not_carried, can_reach }));
                 }
                 // Reaped like any other; the twin goes with it.
                 if let Some(keeper) = rustix::process::Pid::from_raw(keeper.cast_signed()) {
@@ -307,7 +322,7 @@ impl Keeper {
 /// What a twin is made by.
 struct Twin {
     /// What the worker is told of where the two work and what keeps them apart.
-    order: Bytes,
+    order: TwinOrder,
     launch: Box<Launch>,
 }
 
@@ -354,12 +369,17 @@ impl Twin {
             socket: None,
             ..original.clone()
         });
-        let order = TwinOrder { workspace, copy, original: theirs, twin };
-        let order = serde_json::to_vec(&order).map_err(no_text)?;
+        let order = TwinOrder { workspace, copy, original: theirs, twin, threads: Vec::new() };
+        Ok(Self { order, launch })
+    }
+
+    fn order_bytes(&self) -> Result<Bytes, Refused> {
+        let order = serde_json::to_vec(&self.order)
+            .map_err(|error| Refused::new(format!("no text for it: {error}")))?;
         if order.len() > CHUNK_BYTES_MAX {
             return Err(Refused::new("its confinement has more rules than a fork can pass on"));
         }
-        Ok(Self { order: order.into(), launch })
+        Ok(order.into())
     }
 }
 

@@ -29,7 +29,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_journal::SessionReader;
 use windlass_protocol::host::Within;
-use windlass_protocol::link::{Fork, NotCarried};
+use windlass_protocol::link::{Fork, ForkDone};
 use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
 use crate::egress::Ledger;
@@ -89,7 +89,7 @@ pub(crate) enum Request {
     /// Have the worker fork.
     Fork {
         fork: Box<Fork>,
-        reply: Reply<Vec<NotCarried>>,
+        reply: Reply<ForkDone>,
     },
     Close {
         grace_ms: u64,

@@ -150,13 +150,33 @@ pub struct Fork {
 #[serde(tag = "end", rename_all = "snake_case")]
 pub enum ForkEnd {
     /// The twin's keeper listens.
-    Done {
-        not_carried: Vec<NotCarried>,
-    },
+    Done(ForkDone),
     Refused {
         code: ErrorCode,
         message: String,
     },
+}
+
+/// What is said of a twin beyond that there is one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkDone {
+    /// By the word of the worker.
+    pub not_carried: Vec<NotCarried>,
+    /// By what the keeper has seen. Keepers of earlier releases do not look.
+    #[serde(default)]
+    pub can_reach: Vec<CanReach>,
+}
+
+/// Something of the original from before a fork that the fork does not keep from the twin: it could
+/// signal the twin, and read and write the twin's memory.
+#[derive(
+    Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema,
+)]
+pub struct CanReach {
+    /// `thread` or `process`; `more` where the list was cut off.
+    pub what: String,
+    /// Its number in the session, and the name of its program.
+    pub name: String,
 }
 
 /// Something that a fork leaves with the original.

@@ -68,6 +68,10 @@ pub struct TwinOrder {
     pub original: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twin: Option<String>,
+    /// The threads of the original, by the numbers that it knows them by. Each adds what the original
+    /// adds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<u32>,
 }
 
 /// Worker to keeper. Unknown kinds are `Unknown`, unknown fields are passed over.

@@ -16,6 +16,14 @@ export interface ApiError {
 /** A host tool call's number, the worker's own. A fresh worker counts from 1 again, so only a turn and a call together name one. */
 export type CallNo = number;
 
+/** Something of the original from before a fork that the fork does not keep from the twin: it could signal the twin, and read and write the twin's memory. */
+export interface CanReach {
+  /** Its number in the session, and the name of its program. */
+  name: string;
+  /** `thread` or `process`; `more` where the list was cut off. */
+  what: string;
+}
+
 /** How a session is confined. */
 export interface Confinement {
   controls: ControlReport[];
@@ -532,6 +540,8 @@ export interface ForkSession {
 
 /** What `POST /v1/sessions/{session}/fork` answers. */
 export interface ForkedSession {
+  /** Threads and processes from before the fork that could still reach the twin. Empty for most forks, and where nothing confines the session. */
+  can_reach?: CanReach[];
   /** What the twin does not have, or has in common with the original. */
   not_carried: NotCarried[];
   /** The twin. Its workspace is a copy, at another path than the original's. */

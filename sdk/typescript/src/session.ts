@@ -1,6 +1,7 @@
 // A session: a live interpreter with its state, workspace and policy, driven by turns.
 
 import type {
+  CanReach,
   EgressLog,
   ForkedSession,
   ForkSession,
@@ -139,9 +140,12 @@ export class Session {
 
   /**
    * A twin of this session, which must be idle: a session with the same variables, in a copy of the
-   * workspace; and what it does not have (threads, sockets, ...).
+   * workspace; what it does not have (threads, sockets, ...); and which threads and processes from
+   * before the fork could still reach it.
    */
-  async fork(options: ForkSession = {}): Promise<{ session: Session; notCarried: NotCarried[] }> {
+  async fork(
+    options: ForkSession = {},
+  ): Promise<{ session: Session; notCarried: NotCarried[]; canReach: CanReach[] }> {
     const forked = await this.#door.json<ForkedSession>({
       method: "POST",
       path: path(["sessions", this.id, "fork"]),
@@ -149,7 +153,8 @@ export class Session {
       repeat: "if_not_sent",
       waitMs: FORK_WAIT_MS,
     });
-    return { session: new Session(this.#door, forked.session), notCarried: forked.not_carried };
+    const session = new Session(this.#door, forked.session);
+    return { session, notCarried: forked.not_carried, canReach: forked.can_reach ?? [] };
   }
 
   /** Starts afresh: a new worker, without the variables. */

@@ -73,15 +73,29 @@ impl Processes {
 
     /// Whether there are others than the worker, those it hangs from, and the sandbox's init.
     pub fn others_than(&self, worker: u32, init: Option<u32>) -> bool {
-        let mut expected: HashSet<u32> =
+        self.below.len() > self.chain(worker, init).len()
+    }
+
+    /// The threads of the worker and of all that the session's code has started: not of those that the
+    /// worker hangs from, nor of the sandbox's init.
+    pub fn session_threads(&self, worker: u32, init: Option<u32>) -> impl Iterator<Item = u32> {
+        let mut holders = self.chain(worker, init);
+        holders.remove(&worker);
+        let of_session = self.below.iter().filter(move |(pid, _)| !holders.contains(pid));
+        of_session.flat_map(|(_, process)| process.threads.iter().copied())
+    }
+
+    /// The worker, those it hangs from, and the sandbox's init.
+    fn chain(&self, worker: u32, init: Option<u32>) -> HashSet<u32> {
+        let mut chain: HashSet<u32> =
             init.into_iter().filter(|init| self.below.contains_key(init)).collect();
         let mut at = worker;
         while let Some(process) = self.below.get(&at)
-            && expected.insert(at)
+            && chain.insert(at)
         {
             at = process.parent;
         }
-        self.below.len() > expected.len()
+        chain
     }
 
     pub fn threads(&self) -> u64 {

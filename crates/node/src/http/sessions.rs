@@ -8,6 +8,7 @@ use windlass_protocol::api::{
     ApiError, CloseQuery, CreateSession, Created, ForkSession, ForkedSession, Session, SessionList,
     SessionState,
 };
+use windlass_protocol::link::ForkDone;
 use windlass_protocol::{ErrorCode, SessionId};
 
 use super::App;
@@ -150,8 +151,10 @@ pub(super) async fn fork(
     }
     let original = live(&app, session)?;
     let id = wanted.id.unwrap_or_else(new_id);
-    let (twin, not_carried) = session::fork::fork(&app, original, id, wanted.owner).await?;
-    Ok((StatusCode::CREATED, Json(ForkedSession { session: twin.info(), not_carried })))
+    let (twin, done) = session::fork::fork(&app, original, id, wanted.owner).await?;
+    let ForkDone { not_carried, can_reach } = done;
+    let forked = ForkedSession { session: twin.info(), not_carried, can_reach };
+    Ok((StatusCode::CREATED, Json(forked)))
 }
 
 /// The live session of that id.

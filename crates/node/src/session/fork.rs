@@ -19,7 +19,7 @@ use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::{Event, Session as Machine};
 use windlass_protocol::api::SessionState;
 use windlass_protocol::limits::WAITING_TURNS_MAX;
-use windlass_protocol::link::{Attached, Command, Fork, ForkEnd, NotCarried};
+use windlass_protocol::link::{Attached, Command, Fork, ForkDone, ForkEnd, NotCarried};
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
 
 use self::rooms::Staged;
@@ -59,7 +59,7 @@ pub(super) struct ForkSide {
     /// What was asked meanwhile, in that order.
     put_off: VecDeque<Request>,
     /// Who waits for the keeper's answer, and for which session.
-    asked: Option<(SessionId, Reply<Vec<NotCarried>>)>,
+    asked: Option<(SessionId, Reply<ForkDone>)>,
 }
 
 impl ForkSide {
@@ -115,7 +115,7 @@ pub(crate) async fn fork(
     original: Handle,
     id: SessionId,
     owner: Option<Owner>,
-) -> Result<(Handle, Vec<NotCarried>), Failure> {
+) -> Result<(Handle, ForkDone), Failure> {
     if !context.reserve(&id).await {
         return Err(start::exists(&id));
     }
@@ -136,7 +136,7 @@ async fn make(
     original: &Handle,
     id: &SessionId,
     owner: Option<Owner>,
-) -> Result<(Handle, Vec<NotCarried>), Failure> {
+) -> Result<(Handle, ForkDone), Failure> {
     if context.journal.session(id).is_ok_and(|known| known.is_some()) {
         return Err(start::exists(id));
     }
@@ -149,8 +149,8 @@ async fn make(
     let asked = tokio::time::timeout(FORK_PATIENCE, asked).await;
     drop(hold);
     let asked = asked.unwrap_or_else(|_| Err(refused("its keeper did not answer in time")));
-    let mut not_carried = match asked {
-        Ok(not_carried) => not_carried,
+    let mut done = match asked {
+        Ok(done) => done,
         Err(failure) => {
             let (context, id) = (context.clone(), id.clone());
             let remove = move || {
@@ -161,7 +161,7 @@ async fn make(
             return Err(failure);
         }
     };
-    not_carried.extend(left_out);
+    done.not_carried.extend(left_out);
     let log = context.journal.create(new).map_err(|error| start::creation_failed(id, &error))?;
     let half = NodeHalf::new(context.epoch, LinkSeq(0));
     let link = KeeperLink::open(socket, half, None).map_err(|error| {
@@ -173,7 +173,7 @@ async fn make(
     context.admit(handle.clone());
     context.metrics.session_created();
     tokio::spawn(actor.run());
-    Ok((handle, not_carried))
+    Ok((handle, done))
 }
 
 /// What a fork needs before the keeper is asked for it.
@@ -322,7 +322,7 @@ impl Actor {
         }
     }
 
-    pub(super) fn ask_fork(&mut self, fork: Box<Fork>, reply: Reply<Vec<NotCarried>>) {
+    pub(super) fn ask_fork(&mut self, fork: Box<Fork>, reply: Reply<ForkDone>) {
         if self.machine.state() != SessionState::Idle {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
@@ -344,7 +344,7 @@ impl Actor {
             return;
         };
         let end = match end {
-            ForkEnd::Done { not_carried } => Ok(not_carried),
+            ForkEnd::Done(done) => Ok(done),
             ForkEnd::Refused { code, message } => {
                 Err(Failure::new(code, format!("session {} was not forked: {message}", self.id)))
             }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Session;
-use crate::link::NotCarried;
+use crate::link::{CanReach, NotCarried};
 use crate::{Owner, SessionId};
 
 /// A twin of a session.
@@ -26,4 +26,8 @@ pub struct ForkedSession {
     pub session: Session,
     /// What the twin does not have, or has in common with the original.
     pub not_carried: Vec<NotCarried>,
+    /// Threads and processes from before the fork that could still reach the twin. Empty for most
+    /// forks, and where nothing confines the session.
+    #[serde(default)]
+    pub can_reach: Vec<CanReach>,
 }

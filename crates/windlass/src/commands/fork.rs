@@ -12,7 +12,7 @@ use crate::terminal::Terminal;
 ///
 /// The twin is a session of its own: what either does from then on, the other does not see. Its
 /// workspace is a copy, at another path. Threads, open sockets and the like stay with the original,
-/// and are named.
+/// and are named. So are processes from before the fork that the twin is not kept apart from.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -44,6 +44,9 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     terminal.say(&format!("its workspace is {}", twin.workspace))?;
     for left in &forked.not_carried {
         terminal.say(&format!("it does not have the {} {}", left.what, left.name))?;
+    }
+    for old in &forked.can_reach {
+        terminal.say(&format!("the {} {} of the original can reach it", old.what, old.name))?;
     }
     Ok(ExitCode::SUCCESS)
 }

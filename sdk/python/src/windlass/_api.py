@@ -23,6 +23,15 @@ class ApiError(TypedDict):
 CallNo = int
 
 
+class CanReach(TypedDict):
+    """Something of the original from before a fork that the fork does not keep from the twin: it could signal the twin, and read and write the twin's memory."""
+
+    # Its number in the session, and the name of its program.
+    name: str
+    # `thread` or `process`; `more` where the list was cut off.
+    what: str
+
+
 class Confinement(TypedDict):
     """How a session is confined."""
 
@@ -634,13 +643,18 @@ class ForkSession(TypedDict, total=False):
     owner: Optional[Owner]
 
 
-class ForkedSession(TypedDict):
-    """What `POST /v1/sessions/{session}/fork` answers."""
-
+class _ForkedSession(TypedDict):
     # What the twin does not have, or has in common with the original.
     not_carried: list[NotCarried]
     # The twin. Its workspace is a copy, at another path than the original's.
     session: Session
+
+
+class ForkedSession(_ForkedSession, total=False):
+    """What `POST /v1/sessions/{session}/fork` answers."""
+
+    # Threads and processes from before the fork that could still reach the twin. Empty for most forks, and where nothing confines the session.
+    can_reach: list[CanReach]
 
 
 class Health(TypedDict):

@@ -137,6 +137,8 @@ class AsyncSession:
         self.workspace: str = info["workspace"]
         #: What a fork has left with the original; empty for a session that is none.
         self.not_carried: list[api.NotCarried] = []
+        #: Threads and processes of the original from before the fork that could reach the twin.
+        self.can_reach: list[api.CanReach] = []
         #: Its files, in and out.
         self.files = AsyncFiles(self._transport, self.id)
 
@@ -209,6 +211,7 @@ class AsyncSession:
         forked = await self._transport.perform(calls.fork(self.id, id))
         twin = AsyncSession(self._client, forked["session"], owned=True)
         twin.not_carried = forked["not_carried"]
+        twin.can_reach = forked.get("can_reach", [])
         return twin
 
     async def reset(self) -> api.Session:

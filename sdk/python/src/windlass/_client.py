@@ -115,6 +115,8 @@ class Session:
         self.workspace: str = info["workspace"]
         #: What a fork has left with the original; empty for a session that is none.
         self.not_carried: list[api.NotCarried] = []
+        #: Threads and processes of the original from before the fork that could reach the twin.
+        self.can_reach: list[api.CanReach] = []
         #: Its files, in and out.
         self.files = Files(transport, self.id)
 
@@ -187,6 +189,7 @@ class Session:
         forked = self._transport.perform(calls.fork(self.id, id))
         twin = Session(self._transport, forked["session"], owned=True)
         twin.not_carried = forked["not_carried"]
+        twin.can_reach = forked.get("can_reach", [])
         return twin
 
     def reset(self) -> api.Session:
