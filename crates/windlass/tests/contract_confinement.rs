@@ -1,5 +1,5 @@
 //! The contract's lines on confinement that hostile programs can show: 50, 51, 52 without a network,
-//! 54 and 55. Each attack of the line must be refused at every level that claims it, and the same
+//! 54, 55, and of the trusted side 66 to 71. Each attack of the line must be refused at every level that claims it, and the same
 //! attacks must come through where nothing is claimed: else they would prove nothing.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,7 +7,9 @@ use std::path::Path;
 
 use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::policy::PolicyRequest;
-use windlass_testkit::attacks::{self, Attack, SECRET_VARIABLE, Stage, Verdict};
+use windlass_testkit::attacks::{
+    self, Attack, NetworkSetting, SECRET_VARIABLE, Stage, Verdict,
+};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
@@ -52,15 +54,55 @@ async fn contract_55_no_secret_of_the_nodes_is_visible() {
     }
 }
 
+#[tokio::test]
+async fn contract_66_a_session_steers_neither_the_node_nor_a_keeper() {
+    check(66, &["read_key_by_planted_venv"]).await;
+}
+
+#[tokio::test]
+async fn contract_67_no_socket_of_the_machine_is_reached_without_a_network() {
+    check(67, &["make_session_by_the_node", "reach_keeper_sockets"]).await;
+}
+
+#[tokio::test]
+async fn contract_67_no_socket_of_the_machine_is_reached_with_an_open_network() {
+    check_with(67, NetworkSetting::Open, &[]).await;
+}
+
+#[tokio::test]
+async fn contract_68_no_input_aborts_a_node_or_a_keeper() {
+    check(68, &[]).await;
+}
+
+#[tokio::test]
+async fn contract_69_names_that_others_trust_stay_as_they_are() {
+    check(69, &["make_protected_names", "write_protected_names"]).await;
+}
+
+#[tokio::test]
+async fn contract_70_what_the_shell_runs_next_stays_as_it_is() {
+    check(70, &["write_shell_files_in_home"]).await;
+}
+
+#[tokio::test]
+async fn contract_71_nothing_from_before_a_fork_reaches_the_twin_unnamed() {
+    check(71, &[]).await;
+}
+
 /// Plays the attacks of a line at both levels, and the `sample` of them without a sandbox.
 async fn check(line: u32, sample: &[&str]) {
+    check_with(line, NetworkSetting::None, sample).await;
+}
+
+/// The same with a network setting.
+async fn check_with(line: u32, network: NetworkSetting, sample: &[&str]) {
     let attacks = of_line(line);
     assert!(!attacks.is_empty());
     let mut stage = Stage::new(Path::new(PROGRAM)).await.unwrap();
     let mut wrong = Vec::new();
     for level in CONFINED {
-        let mut scene = stage.scene(level).await.unwrap();
-        for attack in attacks.iter().filter(|attack| attack.claimed_by(level)) {
+        let mut scene = stage.scene_on(level, network).await.unwrap();
+        for attack in attacks.iter().filter(|attack| attack.claimed_with(level, network)) {
             let verdict = scene.play(attack).await.unwrap();
             if !matches!(verdict, Verdict::Refused(_) | Verdict::NotClaimed(_)) {
                 wrong.push(format!("{} at {level}: {verdict}", attack.program));

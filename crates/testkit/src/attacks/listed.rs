@@ -90,7 +90,7 @@ pub(super) const IN_PYTHON: &[Text] = &texts!["py":
     "plant_program_directory_on_path",
     "plant_pth_on_path",
     "plant_python_on_path",
-    "plant_sitecustomize_on_path",
+    "plant_library_on_path",
     "plant_twin_place_before_fork",
     "prompt_at_the_limit",
     "race_with_files_door",
