@@ -31,7 +31,7 @@ export interface Confinement {
 }
 
 /** One thing that a policy can ask for. */
-export type Control = "read" | "write" | "hidden" | "protected" | "network" | "processes" | "ipc" | "privileges" | "syscalls" | "devices" | "environment" | "memory" | "cpu" | "process_count" | "open_files" | "file_size" | "disk" | "wall_time";
+export type Control = "read" | "write" | "hidden" | "protected" | "network" | "sockets" | "processes" | "ipc" | "privileges" | "syscalls" | "devices" | "environment" | "memory" | "cpu" | "process_count" | "open_files" | "file_size" | "disk" | "wall_time";
 
 /** A control of one session. */
 export interface ControlReport {
@@ -657,6 +657,7 @@ export interface Policy {
   required: Control[];
   /** Tools of the node's MCP servers that the code may call. */
   tools?: ToolRule[];
+  unix_sockets?: UnixSockets;
   workspace: WorkspaceAccess;
   /** What can be written besides the workspace and the private directories. */
   writable: string[];
@@ -683,6 +684,8 @@ export interface PolicyRequest {
   shown?: string[];
   /** Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default: none. Tools that a client offers to its own sessions need no leave. */
   tools?: ToolRule[];
+  /** Default: `local`. */
+  unix_sockets?: UnixSockets | null;
   /** Besides the preset's: what can be written. */
   writable?: string[];
 }
@@ -865,6 +868,9 @@ export interface TurnInput {
 export type TurnNo = number;
 
 export type TurnState = "waiting" | "running" | "awaiting_input" | "interrupting" | "ended";
+
+/** Which unix sockets the code can make. Connected pairs it always can. */
+export type UnixSockets = "local" | "none";
 
 /** What a turn cost. */
 export interface Usage {

@@ -39,7 +39,7 @@ class Confinement(TypedDict):
     isolation: Isolation
 
 # One thing that a policy can ask for.
-Control = Literal["read", "write", "hidden", "protected", "network", "processes", "ipc", "privileges", "syscalls", "devices", "environment", "memory", "cpu", "process_count", "open_files", "file_size", "disk", "wall_time"]
+Control = Literal["read", "write", "hidden", "protected", "network", "sockets", "processes", "ipc", "privileges", "syscalls", "devices", "environment", "memory", "cpu", "process_count", "open_files", "file_size", "disk", "wall_time"]
 
 
 class _ControlReport(TypedDict):
@@ -788,6 +788,7 @@ class Policy(_Policy, total=False):
     isolation: Optional[Isolation]
     # Tools of the node's MCP servers that the code may call.
     tools: list[ToolRule]
+    unix_sockets: UnixSockets
 
 
 class PolicyRequest(TypedDict, total=False):
@@ -812,6 +813,8 @@ class PolicyRequest(TypedDict, total=False):
     shown: list[str]
     # Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default: none. Tools that a client offers to its own sessions need no leave.
     tools: list[ToolRule]
+    # Default: `local`.
+    unix_sockets: Optional[UnixSockets]
     # Besides the preset's: what can be written.
     writable: list[str]
 
@@ -1016,6 +1019,9 @@ class TurnInput(TypedDict, total=False):
 TurnNo = int
 
 TurnState = Literal["waiting", "running", "awaiting_input", "interrupting", "ended"]
+
+# Which unix sockets the code can make. Connected pairs it always can.
+UnixSockets = Literal["local", "none"]
 
 
 class Usage(TypedDict):
