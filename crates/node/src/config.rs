@@ -143,6 +143,18 @@ impl Config {
         self.state_dir.join("families")
     }
 
+    /// Directories in which the node makes what sessions write to.
+    pub(crate) fn written_dirs(&self) -> [PathBuf; 4] {
+        [self.workspaces_dir(), self.places_dir(), self.rooms_dir(), self.tmp_dir()]
+    }
+
+    /// Interpreters that the user has named or has on PATH, by those names.
+    pub(crate) fn named_interpreters(&self) -> Vec<String> {
+        let usual = EnvironmentsFile::usual();
+        let entries = self.environments.entries.iter().chain(&usual);
+        entries.map(|entry| entry.interpreter.clone()).collect()
+    }
+
     /// Where the places of a session's twins are.
     pub(crate) fn room_of(&self, session: &SessionId) -> PathBuf {
         self.rooms_dir().join(session.as_str())
@@ -166,7 +178,11 @@ impl Config {
 
     /// Temporary files of a session that has no private `/tmp`.
     pub(crate) fn tmp_of(&self, session: &SessionId) -> PathBuf {
-        self.state_dir.join("tmp").join(session.as_str())
+        self.tmp_dir().join(session.as_str())
+    }
+
+    fn tmp_dir(&self) -> PathBuf {
+        self.state_dir.join("tmp")
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

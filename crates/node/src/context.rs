@@ -25,6 +25,7 @@ use crate::session::Handle;
 use crate::session::cgroups::SessionCgroups;
 use crate::tools::Hub;
 use crate::tools::within::OpenWithin;
+use crate::trust::Trust;
 use crate::workers::Workers;
 
 /// The node's shared state.
@@ -37,6 +38,8 @@ pub(crate) struct Context {
     pub tcp: Option<SocketAddr>,
     pub metrics: Metrics,
     pub workers: Workers,
+    /// What the node may run itself.
+    pub trust: Arc<Trust>,
     /// Which processes keepers were started as.
     pub starting: Arc<Starting>,
     /// What keepers are forked from.
@@ -80,9 +83,10 @@ impl Context {
         journal: Journal,
         epoch: Epoch,
         workers: Workers,
+        trust: Arc<Trust>,
     ) -> Self {
         let cgroups = Arc::new(SessionCgroups::new(CgroupSupport::detect(), &config.runtime_dir));
-        let environments = Environments::new(&config);
+        let environments = Environments::new(&config, trust.clone());
         let starting = Arc::new(Starting::default());
         let log = keepers::log_path(&config);
         let nursery = Nursery::new(config.program.clone(), log, starting.clone());
@@ -94,6 +98,7 @@ impl Context {
             tcp,
             metrics: Metrics::new(),
             workers,
+            trust,
             cgroups,
             environments,
             tools: Hub::default(),

@@ -3,7 +3,8 @@
 //! [`Environments::claim`]: where either has nothing to give, the session starts as it always could.
 //!
 //! A zygote is a program of the user's that is not confined, so it exists only for interpreters that
-//! the user named or has on PATH, never for what lies in a workspace.
+//! the user named or has on PATH, and only where no session could have changed what it runs
+//! ([`crate::trust`]).
 
 mod marks;
 mod pool;
@@ -26,6 +27,7 @@ use windlass_sandbox::{Around, Plan, Wanted};
 use self::pool::{Model, Waiting};
 use self::zygote::Zygote;
 use crate::config::{Config, StartBy};
+use crate::trust::{Advice, Trust};
 use crate::workers::Recipe;
 
 pub(crate) use self::pool::{Claimed, Offer};
@@ -38,6 +40,7 @@ pub(crate) struct Environments {
     /// Why the user's file is not used.
     error: Option<String>,
     list: Vec<Environment>,
+    trust: Arc<Trust>,
     /// Something is to be started or put away.
     wanted: Notify,
     /// Told whenever something has changed that lists show.
@@ -112,7 +115,7 @@ pub(crate) struct Outline<'a> {
 }
 
 impl Environments {
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &Config, trust: Arc<Trust>) -> Self {
         let environment = |entry: &EnvironmentEntry| Environment {
             entry: entry.clone(),
             // As if somebody had asked: the first session should find them.
@@ -123,6 +126,7 @@ impl Environments {
             start: if config.hold == Wanted::Subreaper { StartBy::Exec } else { config.start },
             error: config.environments.error.clone(),
             list: config.environments.entries.iter().map(environment).collect(),
+            trust,
             wanted: Notify::new(),
             changed: watch::Sender::new(()),
             begun: AtomicU64::new(0),
@@ -149,6 +153,10 @@ impl Environments {
         if !zygote.is_current() {
             tracing::info!(interpreter = environment.entry.interpreter, "a zygote is out of date");
             state.put_away();
+            self.wanted.notify_one();
+            return None;
+        }
+        if !state.keep_if_trusted(&self.trust) {
             self.wanted.notify_one();
             return None;
         }
@@ -216,6 +224,15 @@ impl Environments {
         while self.list.iter().any(|one| one.is_on_its_way(self.pool_size(one))) {
             if self.start == StartBy::Exec || changed.changed().await.is_err() {
                 return;
+            }
+        }
+    }
+
+    /// There is a new root that sessions can write: ends the zygotes whose code could come from there.
+    pub fn put_away_untrusted(&self) {
+        for environment in &self.list {
+            if !environment.lock().keep_if_trusted(&self.trust) {
+                self.wanted.notify_one();
             }
         }
     }
@@ -301,6 +318,16 @@ impl State {
     /// Whether its zygote listens there.
     fn is_at(&self, socket: &Path) -> bool {
         matches!(&self.zygote, Stage::Ready(zygote) if zygote.socket() == socket)
+    }
+
+    /// Ends the zygote if a session can write to where its code came from.
+    fn keep_if_trusted(&mut self, trust: &Trust) -> bool {
+        let Stage::Ready(zygote) = &self.zygote else { return true };
+        let Err(why) = zygote.check_trust(trust) else { return true };
+        tracing::warn!(%why, "a zygote is put away");
+        self.put_away();
+        self.zygote = Stage::Failed { why: Advice(&why).to_string(), since: Instant::now() };
+        false
     }
 
     fn note_claim(&mut self) {

@@ -19,6 +19,7 @@ mod nursery;
 mod run;
 mod session;
 mod tools;
+mod trust;
 mod workers;
 
 /// What a door that is written elsewhere is made of.

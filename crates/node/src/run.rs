@@ -23,7 +23,8 @@ use crate::http::{self, Listener, TcpGate};
 use crate::instance::{Claim, ClaimError};
 use crate::session::Request;
 use crate::session::take_over::take_over;
-use crate::session::{fork::rooms, retention};
+use crate::session::{fork::rooms, retention, roots};
+use crate::trust::Trust;
 use crate::workers::Workers;
 use crate::{egress, environments, keepers};
 
@@ -74,8 +75,11 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     config.state_dir = config.state_dir.canonicalize().map_err(failed("find its state"))?;
     rooms::sweep_staging(&config);
     let epoch = journal.next_epoch().map_err(failed("take an epoch"))?;
-    let workers = Workers::prepare(&config.state_dir).map_err(failed("lay out the workers"))?;
-    let context = Arc::new(Context::new(config, tcp, journal, epoch, workers));
+    let earlier = || roots::of_journal(&journal);
+    let trust = Arc::new(Trust::open(&config.state_dir, config.written_dirs(), earlier));
+    let workers = Workers::prepare(&config.state_dir, trust.clone(), config.named_interpreters())
+        .map_err(failed("lay out the workers"))?;
+    let context = Arc::new(Context::new(config, tcp, journal, epoch, workers, trust));
     tokio::spawn(keepers::reap(context.clone(), retry_cgroups));
     take_over_all(&context).await;
     context.cgroups.sweep(|id| SessionId::parse(id).is_ok_and(|id| context.knows(&id)));

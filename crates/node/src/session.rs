@@ -17,6 +17,7 @@ mod receipts;
 mod recovery;
 mod requests;
 pub(crate) mod retention;
+pub(crate) mod roots;
 mod siting;
 pub(crate) mod start;
 pub(crate) mod take_over;

@@ -8,6 +8,7 @@ mod python;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::{ErrorCode, SessionId};
@@ -16,6 +17,7 @@ use windlass_sandbox::beneath::Directory;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::session::fork::rooms;
+use crate::trust::{Places, Trust};
 
 /// The workers this node can start.
 pub(crate) struct Workers {
@@ -31,7 +33,11 @@ pub(crate) struct Recipe {
     pub env: BTreeMap<String, String>,
     /// The program that runs it.
     pub interpreter: PathBuf,
-    /// Directories that it must be able to read, wherever they are.
+    /// What that path stands for, links followed.
+    pub real: PathBuf,
+    /// The worker's own program, which it must be able to read.
+    pub program: PathBuf,
+    /// What it must be able to read besides, if the policy does not hide it.
     pub needed: Vec<PathBuf>,
 }
 
@@ -42,12 +48,16 @@ pub(crate) struct ZygoteRecipe {
     pub env: BTreeMap<String, String>,
     /// What it is made of, besides what it says itself.
     pub places: Vec<PathBuf>,
+    /// Where it takes code from: no session could write there when this was made.
+    pub trusted: Places,
 }
 
 impl Workers {
-    /// Lays the worker programs out below the state directory.
-    pub fn prepare(state_dir: &Path) -> io::Result<Self> {
-        Ok(Self { python: python::Python::prepare(&state_dir.join("workers"))? })
+    /// Lays the worker programs out below the state directory. `named` are the interpreters that
+    /// the user has named.
+    pub fn prepare(state_dir: &Path, trust: Arc<Trust>, named: Vec<String>) -> io::Result<Self> {
+        let python = python::Python::prepare(&state_dir.join("workers"), trust, named)?;
+        Ok(Self { python })
     }
 
     /// The interpreter of an environment that the user named. May run a program to find out.
@@ -55,8 +65,8 @@ impl Workers {
         self.python.named(named)
     }
 
-    /// How to start a zygote of that interpreter.
-    pub fn zygote(&self, interpreter: &Path, preload: &[String]) -> ZygoteRecipe {
+    /// How to start a zygote of that interpreter; a failure says why the node does not run it.
+    pub fn zygote(&self, interpreter: &Path, preload: &[String]) -> Result<ZygoteRecipe, Failure> {
         self.python.zygote(interpreter, preload)
     }
 

@@ -26,7 +26,11 @@ const OPENED_MAX: usize = 512;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Site {
     pub workspace: PathBuf,
-    /// What the worker needs to read wherever it lies: its program, its interpreter.
+    /// The worker's own program. The node lays it out below its state directory, which it hides; it
+    /// is the only thing that can be read inside of what is hidden.
+    pub program: Option<PathBuf>,
+    /// What the worker needs to read besides: its interpreter, if that may be trusted. It can be
+    /// read outside of the readable roots, and never where it is hidden.
     pub needed: Vec<PathBuf>,
     /// What the node hides of itself.
     pub hidden: Vec<PathBuf>,
@@ -43,6 +47,8 @@ pub struct Place {
     pub workspace: PathBuf,
     pub tmp: Option<PathBuf>,
     pub family: Option<PathBuf>,
+    pub program: Option<PathBuf>,
+    /// As asked for; [`Place::needed`] leaves out what is hidden.
     pub needed: Vec<PathBuf>,
     pub readable: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
@@ -65,6 +71,47 @@ pub struct Place {
     /// Processes of this user at this moment.
     pub user_processes: u64,
 }
+
+/// Why a session cannot read a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unreadable {
+    /// This hidden path is the path, or holds it.
+    Hidden(PathBuf),
+    /// The session has a private directory in its place.
+    Private(PathBuf),
+    /// No readable path holds it.
+    NotListed,
+}
+
+impl Place {
+    /// What the worker needs and may have: nothing that is hidden becomes readable by being needed.
+    pub fn needed(&self) -> impl Iterator<Item = &PathBuf> {
+        self.needed.iter().filter(|path| !path.ancestors().any(|at| self.hidden.contains_key(at)))
+    }
+
+    /// Whether the session can read `path`, which is absolute and free of symbolic links.
+    pub fn check_readable(&self, path: &Path) -> Result<(), Unreadable> {
+        let own = [Some(&self.workspace), self.family.as_ref(), self.program.as_ref()];
+        let shown = self.readable.iter().chain(&self.writable).chain(own.into_iter().flatten());
+        let shown: BTreeSet<&Path> = shown.chain(self.needed()).map(PathBuf::as_path).collect();
+        // The deepest rule decides, as in a view.
+        for at in path.ancestors() {
+            if shown.contains(at) {
+                return Ok(());
+            }
+            if self.hidden.contains_key(at) {
+                return Err(Unreadable::Hidden(at.to_owned()));
+            }
+            if PRIVATE.iter().any(|private| Path::new(private) == at) {
+                return Err(Unreadable::Private(at.to_owned()));
+            }
+        }
+        Err(Unreadable::NotListed)
+    }
+}
+
+/// Places of the system that a session has of its own.
+const PRIVATE: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
 
 /// What is in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +170,8 @@ fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
     let sockets = match (depth, policy.unix_sockets) {
         (Depth::View, UnixSockets::Local) => {
             let own = std::iter::once(&workspace).chain(&family);
-            let shown = around.needed.iter().chain(&around.readable).chain(&around.writable);
+            let shown = around.program.iter().chain(&around.needed).chain(&around.readable);
+            let shown = shown.chain(&around.writable);
             let shown: Vec<&Path> = own.chain(shown).map(PathBuf::as_path).collect();
             let opened = &around.opened;
             sockets::reachable(&sockets::Sight { shown: &shown, opened, hidden: &hidden })
@@ -146,6 +194,7 @@ fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
         workspace,
         tmp: site.tmp.as_deref().and_then(real),
         family,
+        program: around.program.clone(),
         needed: around.needed.clone(),
         readable: around.readable.clone(),
         writable: around.writable.clone(),

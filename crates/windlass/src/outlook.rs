@@ -35,6 +35,7 @@ pub fn site_here() -> anyhow::Result<Site> {
     let dirs = Dirs::from_env().map_err(ClientError::from)?;
     Ok(Site {
         workspace: std::env::current_dir().context("the current directory is gone")?,
+        program: None,
         needed: Vec::new(),
         hidden: vec![dirs.state, dirs.runtime],
         home: std::env::home_dir(),

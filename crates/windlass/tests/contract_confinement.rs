@@ -7,9 +7,7 @@ use std::path::Path;
 
 use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::policy::PolicyRequest;
-use windlass_testkit::attacks::{
-    self, Attack, NetworkSetting, SECRET_VARIABLE, Stage, Verdict,
-};
+use windlass_testkit::attacks::{self, Attack, NetworkSetting, SECRET_VARIABLE, Stage, Verdict};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 

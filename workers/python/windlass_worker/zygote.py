@@ -18,6 +18,7 @@ from _struct import Struct
 from os import _exit
 
 from . import afresh, main
+from .import_guard import ImportGuard
 from .practice import practise
 
 _REQUESTS = 3
@@ -33,6 +34,7 @@ _DESCRIPTORS_MAX = 6
 _ROOM = CMSG_SPACE(4 * _DESCRIPTORS_MAX)
 _NEW_PIDS = 0x20000000
 _NEW_NETWORK = 0x40000000
+_ROOTS = b"R"
 _JOB = b"J"
 _NETWORK = b"N"
 _BUILT = b"B"
@@ -52,7 +54,8 @@ def start(preload):
         [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p] + [ctypes.c_int] * 4
     )
     library.windlass_build_view.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
-    missing = _import([_OF_TWINS, *preload])
+    with ImportGuard(_hear_roots(node)):
+        missing = _import([_OF_TWINS, *preload])
     worker = main.Worker()
     worker.prepare()
     worker.rehearse()
@@ -85,6 +88,17 @@ def start(preload):
         _close(descriptors)
         if between is not None:
             os.waitpid(between, 0)
+
+
+def _hear_roots(node):
+    """Directories that sessions can write, or none where the node does not know them."""
+    received, descriptors = _receive(node)
+    if received != _ROOTS or len(descriptors) != 1:
+        raise RuntimeError("the node did not say what sessions can write")
+    content = os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0)
+    _close(descriptors)
+    word, *roots = content.split(b"\0")
+    return [os.fsdecode(root) for root in roots] if word == b"known" else None
 
 
 def _fork(library, of, spaces, channel):

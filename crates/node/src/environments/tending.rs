@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 use windlass_protocol::confinement::Isolation;
 
 use super::pool::{Binding, Model, Waiting};
-use super::zygote::Zygote;
+use super::zygote::{Zygote, ZygoteError};
 use super::{Claims, Environment, Stage, State, nameless};
 use crate::config::StartBy;
 use crate::context::Context;
@@ -73,7 +73,7 @@ async fn look_after(context: &Arc<Context>, place: usize) {
     }
     find_model(context, environment).await;
     let mut state = environment.lock();
-    if state.program.is_none() {
+    if state.program.is_none() || !state.keep_if_trusted(&context.trust) {
         return;
     }
     let in_use = state.used.is_some_and(|used| used.elapsed() < IDLE);
@@ -170,11 +170,16 @@ fn pause_left(state: &State) -> Option<Duration> {
 async fn start(context: Arc<Context>, place: usize) {
     let environment = &context.environments.list[place];
     let program = environment.lock().program.clone().unwrap_or_default();
-    let recipe = context.workers.zygote(&program, &environment.entry.preload);
+    let preload = environment.entry.preload.clone();
     let number = context.environments.next_number();
     let started = {
         let context = context.clone();
-        tokio::task::spawn_blocking(move || Zygote::start(&context, recipe, place, number)).await
+        tokio::task::spawn_blocking(move || {
+            let recipe = context.workers.zygote(&program, &preload);
+            let recipe = recipe.map_err(|failure| ZygoteError::Untrusted(failure.message))?;
+            Zygote::start(&context, recipe, place, number)
+        })
+        .await
     };
     let interpreter = &environment.entry.interpreter;
     let stage = match started {

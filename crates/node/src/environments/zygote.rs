@@ -1,13 +1,18 @@
 //! One zygote as the node sees it: how it is started, what it said, and how it ends.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Signal, pidfd_send_signal};
 use windlass_protocol::environments::{ZygoteInfo, ZygoteState};
 
@@ -16,10 +21,14 @@ use super::start_alike;
 use crate::context::Context;
 use crate::keepers;
 use crate::nursery::{Born, open_log};
+use crate::trust::{Advice, Distrust, Places, Trust};
 use crate::workers::ZygoteRecipe;
 
 /// How long the imports of a preload list may take.
 const READY_WAIT: Duration = Duration::from_secs(120);
+
+/// What comes with the list of roots that sessions can write.
+const ROOTS: &[u8] = b"R";
 
 /// The longest word of a zygote.
 const WORD_BYTES_MAX: usize = 64 * 1024;
@@ -38,6 +47,10 @@ pub(super) struct Zygote {
     env: BTreeMap<String, String>,
     missing: Vec<String>,
     marks: Marks,
+    /// Where it took its code from.
+    trusted: Places,
+    /// The last generation of roots that did not meet those places.
+    generation: AtomicU64,
 }
 
 /// Why there is no zygote.
@@ -49,6 +62,8 @@ pub(super) enum ZygoteError {
     Ended,
     #[error("it was not ready after {READY_WAIT:?}")]
     TooSlow,
+    #[error("{0}")]
+    Untrusted(String),
 }
 
 impl Zygote {
@@ -68,7 +83,10 @@ impl Zygote {
         keepers::remove_socket(&socket);
         let requests = UnixDatagram::bind(&socket).map_err(failed("listen for keepers"))?;
         let log = open_log(&keepers::log_path(config)).map_err(failed("open the log"))?;
-        let ZygoteRecipe { argv, env, places } = recipe;
+        let ZygoteRecipe { argv, env, places, trusted } = recipe;
+        let generation = AtomicU64::new(context.trust.generation());
+        // No session gets to write there until it has loaded what it will have.
+        let _in_use = context.trust.hold(&trusted).map_err(|why| distrusted(&why))?;
         let started = context
             .nursery
             .zygote(&argv, &env, Path::new("/"), requests.as_fd(), log.as_fd())
@@ -77,9 +95,41 @@ impl Zygote {
         let marks = Marks::of(places);
         let inode = inode_of(&socket);
         let missing = Vec::new();
-        let mut zygote = Self { number, socket, inode, process, control, env, missing, marks };
+        let mut zygote = Self {
+            number,
+            socket,
+            inode,
+            process,
+            control,
+            env,
+            missing,
+            marks,
+            trusted,
+            generation,
+        };
+        zygote.tell_roots(&context.trust).map_err(failed("tell it what sessions can write"))?;
         zygote.hear_ready()?;
+        context.trust.check(&zygote.trusted).map_err(|why| distrusted(&why))?;
         Ok(zygote)
+    }
+
+    /// It loads no module from where sessions can write, whatever its import machinery says.
+    fn tell_roots(&self, trust: &Trust) -> io::Result<()> {
+        let text = match trust.roots() {
+            Some(roots) => {
+                let roots = roots.iter().map(|root| root.as_os_str().as_encoded_bytes());
+                [&b"known"[..]].into_iter().chain(roots).collect::<Vec<_>>().join(&0)
+            }
+            None => b"unknown".to_vec(),
+        };
+        let mut file = File::from(memfd_create("windlass-roots", MemfdFlags::CLOEXEC)?);
+        file.write_all(&text)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [file.as_fd()];
+        rights.push(SendAncillaryMessage::ScmRights(&descriptors));
+        sendmsg(&self.control, &[IoSlice::new(ROOTS)], &mut rights, SendFlags::NOSIGNAL)?;
+        Ok(())
     }
 
     fn hear_ready(&mut self) -> Result<(), ZygoteError> {
@@ -100,6 +150,8 @@ impl Zygote {
                 self.missing.push(missing.to_owned());
             } else if let Some(path) = line.strip_prefix("path ") {
                 self.marks.add(path.into());
+                // What it found besides what was known before it ran.
+                self.trusted.add_named(Path::new(path)).map_err(|why| distrusted(&why.into()))?;
             }
         }
         Ok(())
@@ -121,6 +173,16 @@ impl Zygote {
     /// Whether a session with this environment gets what it would get without a zygote.
     pub fn fits(&self, env: &BTreeMap<String, String>) -> bool {
         start_alike(&self.env, env)
+    }
+
+    /// Whether still no session could write to where its code came from.
+    pub fn check_trust(&self, trust: &Trust) -> Result<(), Distrust> {
+        let now = trust.generation();
+        if self.generation.load(Ordering::Relaxed) != now {
+            trust.check(&self.trusted)?;
+            self.generation.store(now, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Whether what it was made of is still what is there.
@@ -148,6 +210,10 @@ impl Drop for Zygote {
             keepers::remove_socket(&self.socket);
         }
     }
+}
+
+fn distrusted(why: &Distrust) -> ZygoteError {
+    ZygoteError::Untrusted(Advice(why).to_string())
 }
 
 fn inode_of(path: &Path) -> Option<u64> {

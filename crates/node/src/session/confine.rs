@@ -9,9 +9,12 @@ use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::{Limits, Network, Policy, PolicyRequest};
 use windlass_protocol::{ErrorCode, SessionId};
 use windlass_sandbox::plan::depth;
-use windlass_sandbox::{Around, Depth, Machine, Place, Plan, PlanError, Site, plan, survey_with};
+use windlass_sandbox::{
+    Around, Depth, Machine, Place, Plan, PlanError, Site, Unreadable, plan, survey_with,
+};
 
 use super::fork::rooms;
+use super::roots;
 use super::start::internal;
 use crate::context::Context;
 use crate::egress::proxy_environment;
@@ -88,6 +91,17 @@ pub(super) fn confine(
         Some(known) if known.place == place && known.policy == *policy => known.clone(),
         _ => Arc::new(Planned::new(policy, machine, place)?),
     };
+    if planned.plan.isolation != Isolation::None {
+        check_interpreter(&planned.place, recipe)?;
+    }
+    // Before anything of the session runs, and before a zygote is looked for.
+    let remembered = context.trust.remember(roots::of_place(policy, &planned.place));
+    let is_new = remembered.map_err(|error| {
+        internal(&format!("cannot record what session {id} can write: {error}"))
+    })?;
+    if is_new {
+        context.environments.put_away_untrusted();
+    }
     environment(policy, &planned.plan, site.tmp.as_deref(), recipe);
     let egress =
         matches!(policy.network, Network::Hosts(_)).then(|| context.config.egress_socket());
@@ -98,6 +112,27 @@ pub(super) fn confine(
 fn make_own(context: &Context, path: &Path) -> std::io::Result<()> {
     let state = rooms::state(&context.config)?;
     state.make_directory(rooms::inside(&context.config, path)?, 0o700).map(drop)
+}
+
+/// Whether the session can read its interpreter. It would not start otherwise, without saying why.
+fn check_interpreter(place: &Place, recipe: &Recipe) -> Result<(), Failure> {
+    let Err(why) = place.check_readable(&recipe.real) else { return Ok(()) };
+    let (interpreter, real) = (recipe.interpreter.display(), recipe.real.display());
+    let why = match why {
+        Unreadable::Hidden(hidden) => format!(
+            "the policy hides {0}; show it (`--show {0}`), or use an interpreter elsewhere",
+            hidden.display()
+        ),
+        Unreadable::Private(private) => format!(
+            "the session has a private {} of its own; use an interpreter elsewhere",
+            private.display()
+        ),
+        Unreadable::NotListed => "no readable path of the policy holds it; add one, or name the \
+             interpreter in environments.json"
+            .to_owned(),
+    };
+    let message = format!("cannot run the interpreter {interpreter}: it is {real}, and {why}");
+    Err(Failure::new(ErrorCode::WorkerFailed, message))
 }
 
 /// The session's room for twins.
@@ -146,8 +181,9 @@ pub(crate) fn usual_in(context: &Context, program: &Path, own: [PathBuf; 2]) -> 
     let [workspace, room] = own;
     let mut recipe = context.workers.recipe(&wanted, &workspace).ok()?;
     let machine = context.machine();
-    let (needed, family) = (recipe.needed.clone(), Some(room));
-    let site = Site { workspace, needed, tmp: None, family, ..site_of_node(context) };
+    let (program, needed) = (Some(recipe.program.clone()), recipe.needed.clone());
+    let family = Some(room);
+    let site = Site { workspace, program, needed, tmp: None, family, ..site_of_node(context) };
     let (place, around) =
         survey_with(&context.surroundings, &policy, &site, depth(&policy, machine));
     let own = [place.workspace.clone(), place.family.clone()?];
@@ -178,6 +214,7 @@ fn site(
     let config = &context.config;
     Site {
         workspace: workspace.to_owned(),
+        program: Some(recipe.program.clone()),
         needed: recipe.needed.clone(),
         tmp: (depth(policy, machine) == Depth::Rules).then(|| config.tmp_of(id)),
         ..site_of_node(context)

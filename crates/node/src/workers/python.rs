@@ -1,10 +1,13 @@
-//! The Python worker: which interpreter, and how it is started.
+//! The Python worker: which interpreter, and how it is started. What lies where a session could write
+//! is run in a session's sandbox only, and makes nothing readable there.
+
+mod layout;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::CreateSession;
@@ -12,6 +15,8 @@ use windlass_protocol::api::CreateSession;
 use super::files::{self, Embedded};
 use super::{Recipe, ZygoteRecipe, environment};
 use crate::failure::Failure;
+use crate::trust::way::{self, Way, WayError};
+use crate::trust::{Advice, Distrust, Places, Trust};
 
 macro_rules! embedded {
     ($($file:literal),* $(,)?) => {
@@ -39,6 +44,7 @@ const FILES: &[Embedded] = &embedded![
     "display.py",
     "errors.py",
     "hooks.py",
+    "import_guard.py",
     "inbox.py",
     "loop_calls.py",
     "main.py",
@@ -104,6 +110,9 @@ const STANDARD: [&str; 32] = [
     "typing",
 ];
 
+/// The interpreter of sessions that name none and have no virtual environment.
+const USUAL: &str = "python3";
+
 /// Interpreters whose real program is remembered; the memory is emptied when it is full.
 const KNOWN_MAX: usize = 64;
 
@@ -116,14 +125,18 @@ const REAL_PROGRAM: &str = "import sys; print(sys.executable)";
 /// How Python workers are started.
 pub(super) struct Python {
     root: PathBuf,
+    trust: Arc<Trust>,
+    /// Interpreters that the user has named or has on PATH, by those names.
+    named: Vec<String>,
     /// Scripts on PATH that stand in for an interpreter (pyenv's shims), and what they start.
     real: Mutex<HashMap<PathBuf, PathBuf>>,
 }
 
 impl Python {
-    pub fn prepare(dir: &Path) -> io::Result<Self> {
+    pub fn prepare(dir: &Path, trust: Arc<Trust>, named: Vec<String>) -> io::Result<Self> {
         let files: Vec<Embedded> = FILES.iter().copied().chain([SANDBOX]).collect();
-        Ok(Self { root: files::lay_out(dir, "python", &files)?, real: Mutex::default() })
+        let root = files::lay_out(dir, "python", &files)?;
+        Ok(Self { root, trust, named, real: Mutex::default() })
     }
 
     pub fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
@@ -132,15 +145,17 @@ impl Python {
             Some(named) => named_interpreter(named, env.get("PATH"))?,
             None => match nearest_venv(workspace) {
                 Some(found) => found,
-                None => self.real_program(&on_path("python3", env.get("PATH"))?)?,
+                None => self.real_program(&on_path(USUAL, env.get("PATH"))?)?,
             },
         };
+        let way = way::resolve(&interpreter).map_err(|error| unresolved(&interpreter, &error))?;
+        let needed = self.needed(&interpreter, &way);
         enter_venv(&interpreter, &mut env);
         let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT, &self.root_text()]
             .map(str::to_owned)
             .to_vec();
-        let needed = needed(&interpreter, &self.root);
-        Ok(Recipe { kind: "python", argv, env, interpreter, needed })
+        let (program, real) = (self.root.clone(), way.real);
+        Ok(Recipe { kind: "python", argv, env, interpreter, real, program, needed })
     }
 
     /// The interpreter by the name that the user gave it.
@@ -150,8 +165,14 @@ impl Python {
         if named.contains('/') { Ok(found) } else { self.real_program(&found) }
     }
 
-    pub fn zygote(&self, interpreter: &Path, preload: &[String]) -> ZygoteRecipe {
+    /// How to start a zygote, which is not confined: only where no session could have changed what
+    /// it would run.
+    pub fn zygote(&self, interpreter: &Path, preload: &[String]) -> Result<ZygoteRecipe, Failure> {
         let mut env = environment::of_worker(&BTreeMap::new());
+        let home = env.get("HOME").map(PathBuf::from).or_else(std::env::home_dir);
+        let trusted = layout::places(interpreter, home.as_deref())
+            .and_then(|places| self.trust.check(&places).map(|()| places))
+            .map_err(|why| untrusted(interpreter, &why))?;
         enter_venv(interpreter, &mut env);
         let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT_ZYGOTE]
             .map(str::to_owned)
@@ -160,23 +181,49 @@ impl Python {
             .chain(preload.iter().cloned())
             .chain([self.root_text()])
             .collect();
-        ZygoteRecipe { argv, env, places: needed(interpreter, &self.root) }
+        let way = way::resolve(interpreter).map_err(|error| unresolved(interpreter, &error))?;
+        let marks = installation(interpreter, &way.real);
+        let places = std::iter::once(self.root.clone()).chain(marks).collect();
+        Ok(ZygoteRecipe { argv, env, places, trusted })
     }
 
     fn root_text(&self) -> String {
         self.root.display().to_string()
     }
 
+    /// What may be read of an interpreter outside of the policy's readable paths. What lies where
+    /// sessions can write names nothing: only the user does.
+    fn needed(&self, interpreter: &Path, way: &Way) -> Vec<PathBuf> {
+        let directories = way.directories.clone();
+        if self.trust.check(&Places { directories, ..Places::default() }).is_ok() {
+            return installation(interpreter, &way.real);
+        }
+        let is_named = |named: &String| {
+            let program = self.named(named).ok()?;
+            let known = self.trust.way(&program).ok()?;
+            (known.real == way.real).then(|| installation(&way.real, &way.real))
+        };
+        self.named.iter().find_map(is_named).unwrap_or_default()
+    }
+
     /// Follows a script that stands in for an interpreter, once; workers are then started without
-    /// its delay. Only for programs on PATH: one in a workspace is not ours to run here.
+    /// its delay. One that a session could have written is not run here, but in the sandbox.
     fn real_program(&self, found: &Path) -> Result<PathBuf, Failure> {
-        if !is_script(found) {
+        let Ok(way) = self.trust.way(found) else { return Ok(found.to_owned()) };
+        if !is_script(&way.real) {
             return Ok(found.to_owned());
         }
         if let Some(real) = self.known().get(found) {
             return Ok(real.clone());
         }
-        let real = said(found).map_err(|error| cannot_run(found, &error.to_string()))?;
+        let mut places = Places { directories: way.directories, ..Places::default() };
+        // With what it may start in turn: a shim's own programs lie beside it.
+        places.trees.extend(way.real.parent().and_then(Path::parent).map(Path::to_owned));
+        let real = match self.trust.hold(&places) {
+            Ok(_in_use) => self.said(found),
+            Err(_) => return Ok(found.to_owned()),
+        };
+        let real = real.map_err(|error| cannot_run(found, &error.to_string()))?;
         if !real.is_absolute() {
             return Err(cannot_run(found, "it does not say where its real program is"));
         }
@@ -188,40 +235,51 @@ impl Python {
         Ok(real)
     }
 
+    /// What an interpreter says its real program is. Judged by its words alone: the node reaps every
+    /// child, so how it ended may be known to somebody else first. It gets no directory and no PATH
+    /// entry that a session could have put something into.
+    fn said(&self, interpreter: &Path) -> io::Result<PathBuf> {
+        let mut env = environment::of_worker(&BTreeMap::new());
+        let is_trusted = |directory: &PathBuf| {
+            let mut places = Places::default();
+            places.add_tree(directory).is_ok() && self.trust.check(&places).is_ok()
+        };
+        let path = env.remove("PATH").unwrap_or_default();
+        let path = std::env::join_paths(std::env::split_paths(&path).filter(is_trusted));
+        let mut child = Command::new(interpreter)
+            .args(["-c", REAL_PROGRAM])
+            .env_clear()
+            .envs(&env)
+            .env("PATH", path.map_err(io::Error::other)?)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut said = String::new();
+        if let Some(stdout) = &mut child.stdout {
+            stdout.take(PATH_BYTES_MAX).read_to_string(&mut said)?;
+        }
+        let _ = child.wait();
+        Ok(PathBuf::from(said.trim()))
+    }
+
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, PathBuf>> {
         self.real.lock().expect("no holder of this lock can panic")
     }
 }
 
-/// What an interpreter says its real program is. Judged by its words alone: the node reaps every
-/// child, so how it ended may be known to somebody else first.
-fn said(interpreter: &Path) -> io::Result<PathBuf> {
-    let mut child = Command::new(interpreter)
-        .args(["-c", REAL_PROGRAM])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let mut said = String::new();
-    if let Some(stdout) = &mut child.stdout {
-        stdout.take(PATH_BYTES_MAX).read_to_string(&mut said)?;
-    }
-    let _ = child.wait();
-    Ok(PathBuf::from(said.trim()))
-}
-
-/// What a worker reads before any code of the session's runs: its own program, the environment of
-/// its interpreter, and the interpreter with its library, or alone where it has none beside it.
-fn needed(interpreter: &Path, root: &Path) -> Vec<PathBuf> {
-    let real = std::fs::canonicalize(interpreter).unwrap_or_else(|_| interpreter.to_owned());
+/// What belongs to an interpreter: its virtual environment, and the program with its library, or the
+/// program alone where it has none beside it.
+fn installation(interpreter: &Path, real: &Path) -> Vec<PathBuf> {
     let installed = real
         .parent()
         .filter(|bin| bin.ends_with("bin"))
         .and_then(Path::parent)
         .filter(|prefix| prefix.join("lib").is_dir())
         .map(Path::to_owned);
-    let venv = venv_of(interpreter);
-    std::iter::once(root.to_owned()).chain(venv).chain([installed.unwrap_or(real)]).collect()
+    let installed = installed.unwrap_or_else(|| real.to_owned());
+    venv_of(interpreter).into_iter().chain([installed]).collect()
 }
 
 /// A virtual environment's programs come first, as if it had been activated.
@@ -239,18 +297,28 @@ fn cannot_run(interpreter: &Path, why: &str) -> Failure {
     Failure::new(ErrorCode::WorkerFailed, message)
 }
 
+fn unresolved(interpreter: &Path, error: &WayError) -> Failure {
+    let why = format!("{error}; remove the link, or name another interpreter");
+    cannot_run(interpreter, &why)
+}
+
+fn untrusted(interpreter: &Path, why: &Distrust) -> Failure {
+    let message = format!("{}: {}", interpreter.display(), Advice(why));
+    Failure::new(ErrorCode::WorkerFailed, message)
+}
+
 /// A path to an interpreter or a virtual environment, or a name on PATH.
 fn named_interpreter(named: &str, path: Option<&String>) -> Result<PathBuf, Failure> {
     let given = Path::new(named);
     if !named.contains('/') {
         return on_path(named, path);
     }
+    if !given.is_absolute() {
+        return Err(cannot_run(given, "the path is not absolute"));
+    }
     if given.is_dir() {
         return venv_interpreter(given)
             .ok_or_else(|| cannot_run(given, "the directory holds no bin/python"));
-    }
-    if !given.is_absolute() {
-        return Err(cannot_run(given, "the path is not absolute"));
     }
     if !given.is_file() {
         return Err(cannot_run(given, "there is no such file"));
@@ -259,8 +327,10 @@ fn named_interpreter(named: &str, path: Option<&String>) -> Result<PathBuf, Fail
 }
 
 fn on_path(name: &str, path: Option<&String>) -> Result<PathBuf, Failure> {
+    // An entry that is empty or relative means the node's own directory, whatever that is.
     path.into_iter()
         .flat_map(std::env::split_paths)
+        .filter(|dir| dir.is_absolute())
         .map(|dir| dir.join(name))
         .find(|candidate| candidate.is_file())
         .ok_or_else(|| cannot_run(Path::new(name), "it is not on PATH"))
@@ -273,13 +343,23 @@ fn nearest_venv(workspace: &Path) -> Option<PathBuf> {
 
 fn venv_interpreter(venv: &Path) -> Option<PathBuf> {
     let interpreter = venv.join("bin/python");
-    interpreter.is_file().then_some(interpreter)
+    match way::resolve(&interpreter) {
+        Ok(way) => way.real.is_file().then_some(interpreter),
+        // It is a link to nothing, or there is none.
+        Err(WayError::Look { .. }) => None,
+        // Whoever starts the session hears of it.
+        Err(_) => Some(interpreter),
+    }
 }
 
 /// The virtual environment that an interpreter belongs to.
 fn venv_of(interpreter: &Path) -> Option<PathBuf> {
     let venv = interpreter.parent()?.parent()?;
-    venv.join("pyvenv.cfg").is_file().then(|| venv.to_owned())
+    is_venv(venv).then(|| venv.to_owned())
+}
+
+fn is_venv(directory: &Path) -> bool {
+    directory.join("pyvenv.cfg").is_file()
 }
 
 fn is_script(path: &Path) -> bool {
@@ -302,6 +382,10 @@ mod tests {
             std::fs::write(dir.join(".venv/bin/python"), "").unwrap();
         }
         assert_eq!(nearest_venv(&inner), Some(root.join("a/.venv/bin/python")));
+        // One that is broken is as good as none.
+        std::fs::remove_file(root.join("a/.venv/bin/python")).unwrap();
+        std::os::unix::fs::symlink("none", root.join("a/.venv/bin/python")).unwrap();
+        assert_eq!(nearest_venv(&inner), Some(root.join(".venv/bin/python")));
         std::fs::remove_dir_all(&root).unwrap();
     }
 
@@ -310,5 +394,16 @@ mod tests {
         let failure = named_interpreter("/no/such/python", None).unwrap_err();
         assert_eq!(failure.code, ErrorCode::WorkerFailed);
         assert!(failure.message.contains("/no/such/python"));
+    }
+
+    #[test]
+    fn entries_of_path_that_mean_the_nodes_own_directory_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("python3"), "").unwrap();
+        let absolute = dir.path().display().to_string();
+        let relative = format!(":.:../../../../../../../..{absolute}");
+        assert!(on_path("python3", Some(&relative)).is_err());
+        let found = on_path("python3", Some(&format!("{relative}:{absolute}"))).unwrap();
+        assert_eq!(found, dir.path().join("python3"));
     }
 }

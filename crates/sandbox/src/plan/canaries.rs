@@ -147,7 +147,7 @@ fn tried_hidden(place: &Place) -> Vec<PathBuf> {
 /// Hidden paths in which nothing is shown that lies deeper: those others can be listed.
 fn seen_hidden(place: &Place) -> Vec<PathBuf> {
     let shown = || {
-        let readable = place.needed.iter().chain(&place.readable);
+        let readable = place.program.iter().chain(place.needed()).chain(&place.readable);
         readable.chain(&place.writable).chain([&place.workspace])
     };
     let holds = |path: &Path| shown().any(|inner| inner != path && inner.starts_with(path));

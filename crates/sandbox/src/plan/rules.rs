@@ -133,7 +133,10 @@ pub(super) fn alone(policy: &Policy, machine: &Machine, place: &Place) -> Rulese
         rules.push(Rule { path: name.into(), access: rights::READ_FILE | rights::READ_DIR });
     }
     carve(&mut place.readable.iter(), rights::READ, &mut rules);
-    rules.extend(place.needed.iter().map(|path| Rule { path: path.clone(), access: rights::READ }));
+    let program = place.program.iter();
+    rules.extend(program.map(|path| Rule { path: path.clone(), access: rights::READ }));
+    // Without what is hidden below it.
+    carve(&mut place.needed(), rights::READ, &mut rules);
     // A writable root is open as a whole: names in it cannot be cut out without forbidding to make
     // new ones. What is hidden in it can, by not opening the root itself.
     let all = rights::READ | rights::CHANGE | rights::IOCTL_DEV;

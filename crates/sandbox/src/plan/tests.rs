@@ -9,7 +9,7 @@ use windlass_protocol::policy::PolicyRequest;
 
 use super::*;
 use crate::cgroup::CgroupSupport;
-use crate::survey::Entry;
+use crate::survey::{Entry, Unreadable};
 
 fn machine() -> Machine {
     Machine {
@@ -41,7 +41,8 @@ fn place(policy: &Policy) -> Place {
     };
     Place {
         workspace: PathBuf::from("/h/u/work"),
-        needed: paths(&["/h/u/.state/workers", "/usr"]),
+        program: Some(PathBuf::from("/h/u/.state/workers")),
+        needed: paths(&["/usr"]),
         readable: paths(&policy.readable.iter().map(String::as_str).collect::<Vec<_>>()),
         writable: paths(&policy.writable.iter().map(String::as_str).collect::<Vec<_>>()),
         hidden: kinds(&[
@@ -419,7 +420,7 @@ fn a_thorough_plan_tries_whatever_is_hidden_or_protected_and_nothing_twice() {
     let tries = |attempt: &Attempt| plan.canaries.iter().any(|one| one.attempt == *attempt);
     for path in place.hidden.keys() {
         // What the worker needs lies in it: it can be listed.
-        let holds = place.needed.iter().any(|needed| needed.starts_with(path));
+        let holds = place.program.iter().any(|program| program.starts_with(path));
         let attempt = Attempt::Read { path: path.clone() };
         assert_eq!(tries(&attempt), !holds, "{path:?}");
     }
@@ -494,4 +495,48 @@ fn a_session_makes_sockets_with_a_path_in_its_private_directories_only() {
         assert!(can("/run") && !can("/h/u/work"), "{request}");
         assert_eq!(can("/tmp"), private, "{request}");
     }
+}
+
+#[test]
+fn what_is_hidden_stays_hidden_when_an_interpreter_is_said_to_be_there() {
+    let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    let hidden = ["/h/u/.ssh", "/h/u/.ssh/id", "/h/u/.netrc", "/h/u/.state/journal"];
+    for machine in [machine(), no_namespaces(7)] {
+        let usual = place(&policy);
+        let needed = hidden.iter().map(PathBuf::from).chain(usual.needed.clone()).collect();
+        let asked = Place { needed, ..usual.clone() };
+        let plan = |place: &Place| show(&plan(&policy, &machine, place).expect("a plan"));
+        assert_eq!(plan(&asked), plan(&usual));
+    }
+}
+
+#[test]
+fn what_is_hidden_inside_of_an_interpreter_stays_hidden_by_rules() {
+    let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    let usual = place(&policy);
+    let asked = Place { needed: vec![PathBuf::from("/h/u")], ..usual.clone() };
+    let plan = plan(&policy, &no_namespaces(7), &asked).expect("a plan");
+    let rules = plan.landlock.expect("rules").rules;
+    for hidden in ["/h/u/.ssh", "/h/u/.netrc"] {
+        let opens = |rule: &&Rule| std::path::Path::new(hidden).starts_with(&rule.path);
+        assert_eq!(rules.iter().find(opens), None, "{hidden}");
+    }
+}
+
+#[test]
+fn a_path_is_readable_by_the_deepest_rule_about_it() {
+    let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    let place = Place { needed: vec![PathBuf::from("/tmp/py")], ..place(&policy) };
+    let check = |path: &str| place.check_readable(std::path::Path::new(path));
+    let hidden = |path: &str| Err(Unreadable::Hidden(PathBuf::from(path)));
+    assert_eq!(check("/usr/bin/python3"), Ok(()));
+    assert_eq!(check("/h/u/work/.venv/bin/python"), Ok(()));
+    assert_eq!(check("/h/u/.state/workers/main.py"), Ok(()));
+    assert_eq!(check("/h/u/.state/token"), hidden("/h/u/.state"));
+    assert_eq!(check("/h/u/.ssh/bin/python"), hidden("/h/u/.ssh"));
+    assert_eq!(check("/tmp/py/bin/python"), Ok(()));
+    assert_eq!(check("/tmp/other/python"), Err(Unreadable::Private(PathBuf::from("/tmp"))));
+    let listed = Place { readable: vec![PathBuf::from("/etc")], needed: Vec::new(), ..place };
+    let outside = listed.check_readable(std::path::Path::new("/usr/bin/python3"));
+    assert_eq!(outside, Err(Unreadable::NotListed));
 }

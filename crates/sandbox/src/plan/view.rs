@@ -111,7 +111,8 @@ fn exposed(policy: &Policy, place: &Place) -> Vec<(PathBuf, Access)> {
     let readable = place.readable.iter().filter(|path| *path != root).map(reading);
     let writable = place.writable.iter().filter(|path| *path != root);
     readable
-        .chain(place.needed.iter().map(reading))
+        .chain(place.program.iter().map(reading))
+        .chain(place.needed().map(reading))
         .chain(writable.map(|path| (path.clone(), Access::Write)))
         .chain([(place.workspace.clone(), workspace)])
         .chain(place.family.iter().map(|path| (path.clone(), workspace)))

@@ -27,6 +27,7 @@ pub struct Around {
     pub(super) system: BTreeMap<PathBuf, Kind>,
     pub(super) readable: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
+    pub(super) program: Option<PathBuf>,
     pub(super) needed: Vec<PathBuf>,
     pub(super) opened: BTreeMap<PathBuf, BTreeMap<PathBuf, Entry>>,
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
@@ -66,6 +67,7 @@ impl Around {
         let system = SYSTEM.map(PathBuf::from);
         // Before anything is looked for: what comes or goes meanwhile is a change.
         let names = [&readable, &writable, &hidden, &needed].into_iter().flatten();
+        let names = names.chain(&site.program);
         let names: BTreeSet<&Path> =
             names.chain(&system).map(PathBuf::as_path).chain(home).collect();
         let evidence = Evidence::of_files(&names);
@@ -74,6 +76,7 @@ impl Around {
             system: system.iter().filter_map(|path| with_kind(path)).collect(),
             readable: existing(&readable),
             writable: existing(&writable),
+            program: site.program.as_deref().and_then(real),
             needed: existing(&needed),
             opened: opened(policy, home),
             links: root_links(policy),
@@ -147,6 +150,7 @@ pub struct Kept(Mutex<Vec<Known>>);
 #[derive(Debug)]
 struct Known {
     policy: Policy,
+    program: Option<PathBuf>,
     needed: Vec<PathBuf>,
     hidden: Vec<PathBuf>,
     home: Option<PathBuf>,
@@ -156,6 +160,7 @@ struct Known {
 impl Known {
     fn is_for(&self, policy: &Policy, site: &Site) -> bool {
         self.policy == *policy
+            && self.program == site.program
             && self.needed == site.needed
             && self.hidden == site.hidden
             && self.home == site.home
@@ -181,6 +186,7 @@ impl Kept {
         }
         kept.push(Known {
             policy: policy.clone(),
+            program: site.program.clone(),
             needed: site.needed.clone(),
             hidden: site.hidden.clone(),
             home: site.home.clone(),

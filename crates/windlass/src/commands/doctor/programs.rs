@@ -48,8 +48,7 @@ pub fn find(site: &Site) -> Vec<Program> {
             },
             (_, said) => (said.as_deref().map(number), found),
         };
-        // The interpreter is bound into the view wherever it lies.
-        let hidden_by = path.as_deref().filter(|_| name != PYTHON).and_then(hides);
+        let hidden_by = path.as_deref().and_then(hides);
         Program { name, path, version, hidden_by, needed: name == PYTHON }
     });
     let agents = AGENTS.into_iter().map(|name| {

@@ -1,0 +1,40 @@
+//! Which directories a session can write, for the record of what the node may not run.
+
+use std::path::PathBuf;
+
+use windlass_journal::{Journal, NewSession};
+use windlass_protocol::policy::{Policy, WorkspaceAccess};
+use windlass_sandbox::{Place, survey};
+
+use super::start::Spec;
+
+/// Sessions of a journal that are looked at.
+const SESSIONS_MAX: usize = 1_000_000;
+
+/// What a session can write, as it was found when its confinement was planned.
+pub(super) fn of_place<'a>(policy: &Policy, place: &'a Place) -> Vec<&'a PathBuf> {
+    let workspace = (policy.workspace == WorkspaceAccess::Write).then_some(&place.workspace);
+    place.writable.iter().chain(workspace).collect()
+}
+
+/// What the sessions of a journal could write, from before there was a record.
+pub(crate) fn of_journal(journal: &Journal) -> Result<Vec<PathBuf>, String> {
+    let sessions = journal.sessions(SESSIONS_MAX).map_err(|error| error.to_string())?;
+    let mut roots = Vec::new();
+    for facts in sessions {
+        let id = &facts.created.id;
+        roots.extend(of_created(&facts.created).map_err(|error| format!("session {id}: {error}"))?);
+    }
+    Ok(roots)
+}
+
+fn of_created(created: &NewSession) -> Result<Vec<PathBuf>, serde_json::Error> {
+    let spec: Spec = serde_json::from_value(created.spec.clone())?;
+    let home = std::env::home_dir();
+    let writable = spec.policy.map_or_else(Vec::new, |policy| policy.writable);
+    let writable = writable.iter().filter_map(|path| survey::expand(path, home.as_deref()));
+    let roots = writable.chain([PathBuf::from(&created.workspace)]);
+    let real = |path: PathBuf| std::fs::canonicalize(&path).unwrap_or(path);
+    // A session that could write everywhere leaves nothing to be told apart.
+    Ok(roots.map(real).filter(|root| root.is_absolute() && root.parent().is_some()).collect())
+}

@@ -1,0 +1,246 @@
+//! Where an interpreter takes its code from when it starts, found without running it: its program, its
+//! virtual environment, its library, its site directories and what their `.pth` files name. Modules
+//! that it runs by itself (`sitecustomize`, `usercustomize`, lines of `.pth` files) all lie there.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use crate::trust::way::WayError;
+use crate::trust::{Distrust, Places};
+
+/// Entries of a directory that are looked at; with more, it is not trusted.
+const ENTRIES_MAX: usize = 16 * 1024;
+
+/// The longest `pyvenv.cfg` or `.pth` file; a longer one is not trusted.
+const TEXT_BYTES_MAX: u64 = 256 * 1024;
+
+/// Where an installation has its libraries. The last is Debian's, for packages of the administrator.
+const LIBRARIES: [&str; 3] = ["lib", "lib64", "local/lib"];
+
+const SITE_DIRECTORIES: [&str; 2] = ["site-packages", "dist-packages"];
+
+/// The places of the interpreter at `program`, for the user whose home is `home`.
+pub(super) fn places(program: &Path, home: Option<&Path>) -> Result<Places, Distrust> {
+    let mut places = Places::default();
+    // The zygote's directory, where modules are looked for first.
+    places.directories.insert(PathBuf::from("/"));
+    let real = places.add_way(program)?;
+    let mut prefixes: BTreeSet<PathBuf> = prefix_of(&real).into_iter().collect();
+    // The interpreter looks beside its program and one directory above.
+    for venv in program.ancestors().skip(1).take(2).filter(|path| super::is_venv(path)) {
+        prefixes.extend(base_of(&mut places, venv)?);
+        prefixes.insert(places.add_way(venv)?);
+    }
+    for library in prefixes.iter().flat_map(|prefix| LIBRARIES.map(|name| prefix.join(name))) {
+        if is_there(&library)? {
+            let library = places.add_tree(&library)?;
+            add_library(&mut places, &library)?;
+        }
+    }
+    if let Some(home) = home {
+        add_user_site(&mut places, home)?;
+    }
+    Ok(places)
+}
+
+/// What holds `bin` with the program.
+fn prefix_of(program: &Path) -> Option<PathBuf> {
+    Some(program.parent()?.parent()?.to_owned())
+}
+
+/// The installation that a virtual environment was made from, as its file says.
+fn base_of(places: &mut Places, venv: &Path) -> Result<Option<PathBuf>, Distrust> {
+    let file = venv.join("pyvenv.cfg");
+    places.add_way(&file)?;
+    let text = text_of(&file)?;
+    let value = text.lines().find_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("home").then(|| value.trim())
+    });
+    let Some(bin) = value else { return Ok(None) };
+    let bin = places.add_way(Path::new(bin))?;
+    Ok(bin.parent().map(Path::to_owned))
+}
+
+/// `python3.11` and its like, with their site directories.
+fn add_library(places: &mut Places, library: &Path) -> Result<(), Distrust> {
+    for entry in entries(library)? {
+        if !entry.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"python3")) {
+            continue;
+        }
+        let found = places.add_tree(&entry)?;
+        for site in SITE_DIRECTORIES.map(|name| found.join(name)) {
+            if is_there(&site)? {
+                let site = places.add_tree(&site)?;
+                add_site(places, &site)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The user's own packages. Where there are none, it counts who could put some there.
+fn add_user_site(places: &mut Places, home: &Path) -> Result<(), Distrust> {
+    let library = home.join(".local/lib");
+    places.add_named(&library)?;
+    match is_there(&library)? {
+        true => {
+            let library = places.add_way(&library)?;
+            add_library(places, &library)
+        }
+        false => Ok(()),
+    }
+}
+
+/// What a site directory adds to the module path, and what in it lies elsewhere.
+fn add_site(places: &mut Places, site: &Path) -> Result<(), Distrust> {
+    for entry in entries(site)? {
+        if entry.is_symlink() {
+            places.add_way(&entry)?;
+        }
+        if entry.extension().is_some_and(|extension| extension == "pth") {
+            for named in paths_in(&text_of(&entry)?) {
+                places.add_named(&site.join(named))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The lines of a `.pth` file that are paths; others are comments or code.
+fn paths_in(text: &str) -> impl Iterator<Item = &str> {
+    let is_code = |line: &str| line.starts_with("import ") || line.starts_with("import\t");
+    text.lines()
+        .map(str::trim_end)
+        .filter(move |line| !line.is_empty() && !line.starts_with('#') && !is_code(line))
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, Distrust> {
+    let listed = std::fs::read_dir(directory).map_err(|error| unreadable(directory, &error))?;
+    let found: Result<Vec<PathBuf>, io::Error> =
+        listed.take(ENTRIES_MAX + 1).map(|entry| entry.map(|entry| entry.path())).collect();
+    let found = found.map_err(|error| unreadable(directory, &error))?;
+    match found.len() > ENTRIES_MAX {
+        true => Err(Distrust::TooMany(directory.to_owned())),
+        false => Ok(found),
+    }
+}
+
+fn text_of(file: &Path) -> Result<String, Distrust> {
+    let mut bytes = Vec::new();
+    let is_file = file.metadata().is_ok_and(|found| found.is_file());
+    let read = match is_file {
+        true => File::open(file)
+            .and_then(|opened| opened.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes)),
+        false => Err(io::Error::other("it is no file")),
+    };
+    read.map_err(|error| unreadable(file, &error))?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        return Err(unreadable(file, &io::Error::other("it is too long")));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Whether there is something; a link that leads nowhere is something.
+fn is_there(path: &Path) -> Result<bool, Distrust> {
+    match path.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            Ok(false)
+        }
+        Err(error) => {
+            Err(WayError::Look { path: path.to_owned(), why: error.kind().to_string() }.into())
+        }
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Distrust {
+    Distrust::Unreadable { path: path.to_owned(), why: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Stage {
+        _dir: tempfile::TempDir,
+        root: PathBuf,
+    }
+
+    impl Stage {
+        /// An installation, and a virtual environment made from it.
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let root = dir.path().canonicalize().unwrap();
+            let stage = Self { _dir: dir, root };
+            for name in ["base/bin", "base/lib/python3.11/site-packages", "home", "work/src"] {
+                std::fs::create_dir_all(stage.at(name)).unwrap();
+            }
+            std::fs::create_dir_all(stage.site()).unwrap();
+            std::fs::create_dir_all(stage.at("venv/bin")).unwrap();
+            std::fs::write(stage.at("base/bin/python3.11"), "").unwrap();
+            symlink(stage.at("base/bin/python3.11"), stage.at("venv/bin/python")).unwrap();
+            let text = format!("Home = {}\nversion = 3.11\n", stage.at("base/bin").display());
+            std::fs::write(stage.at("venv/pyvenv.cfg"), text).unwrap();
+            stage
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            self.root.join(name)
+        }
+
+        fn site(&self) -> PathBuf {
+            self.at("venv/lib/python3.11/site-packages")
+        }
+
+        fn places(&self) -> Places {
+            places(&self.at("venv/bin/python"), Some(&self.at("home"))).unwrap()
+        }
+    }
+
+    #[test]
+    fn an_environment_is_its_own_directories_and_its_bases() {
+        let stage = Stage::new();
+        let places = stage.places();
+        for name in ["venv/bin", "base/bin", "home"] {
+            assert!(places.directories.contains(&stage.at(name)), "{name}: {places:?}");
+        }
+        for name in ["venv/lib", "base/lib", "base/lib/python3.11/site-packages"] {
+            assert!(places.trees.contains(&stage.at(name)), "{name}: {places:?}");
+        }
+        std::fs::create_dir_all(stage.at("home/.local/lib/python3.11/site-packages")).unwrap();
+        let user = stage.at("home/.local/lib/python3.11/site-packages");
+        assert!(stage.places().trees.contains(&user));
+    }
+
+    #[test]
+    fn what_is_named_elsewhere_belongs_to_it() {
+        let stage = Stage::new();
+        let pth = stage.site().join("editable.pth");
+        let text = "# a comment\nimport os; os\n../../../../work/src\n";
+        std::fs::write(&pth, text).unwrap();
+        assert!(stage.places().trees.contains(&stage.at("work/src")));
+        std::fs::write(&pth, stage.at("work/later/src").display().to_string()).unwrap();
+        assert!(stage.places().directories.contains(&stage.at("work")), "where it could be made");
+        std::fs::remove_file(&pth).unwrap();
+        symlink(stage.at("work/src"), stage.site().join("package")).unwrap();
+        assert!(stage.places().directories.contains(&stage.at("work")));
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_not_trusted() {
+        let stage = Stage::new();
+        let check = || places(&stage.at("venv/bin/python"), None);
+        symlink("/proc/self/cwd", stage.site().join("package")).unwrap();
+        assert!(matches!(check(), Err(Distrust::Way(WayError::Magic(_)))));
+        std::fs::remove_file(stage.site().join("package")).unwrap();
+        std::fs::write(stage.site().join("a.pth"), vec![b'x'; 300 * 1024]).unwrap();
+        assert!(matches!(check(), Err(Distrust::Unreadable { .. })));
+    }
+}
