@@ -101,7 +101,7 @@ pub struct Policy {
     pub writable: Vec<String>,
     /// What cannot be seen, wherever else it would be readable.
     pub hidden: Vec<String>,
-    /// Names directly below a writable root that can be read and not written.
+    /// Names directly below a writable root that can be read, and neither written, replaced nor made.
     pub protected: Vec<String>,
     pub network: Network,
     #[serde(default, skip_serializing_if = "UnixSockets::is_default")]
@@ -449,25 +449,85 @@ pub const HIDDEN: &[&str] = &[
     "/boot",
 ];
 
-/// What must not be rewritten behind a person's back: what git runs, and what agents believe.
+/// Names in a writable directory that git, agents, editors and shells trust without asking. They can be
+/// neither changed nor replaced nor made by a session.
 pub const PROTECTED: &[&str] = &[
+    // Version control: hooks and settings that run programs.
     ".git",
+    ".gitmodules",
     ".hg",
     ".svn",
-    ".claude",
-    ".codex",
+    ".husky",
+    ".pre-commit-config.yaml",
+    // Agents: instructions, settings and MCP servers.
     ".agents",
     ".aws",
+    ".claude",
+    ".codex",
     ".cursor",
+    ".cursorrules",
     ".gemini",
-    ".vscode",
-    ".idea",
     ".github",
     ".mcp.json",
-    ".envrc",
+    ".opencode",
+    ".windsurf",
     "AGENTS.md",
     "CLAUDE.md",
+    "GEMINI.md",
+    "opencode.json",
+    // Editors and build tools: tasks and settings that run programs.
+    ".cargo",
+    ".devcontainer",
+    ".envrc",
+    ".idea",
+    ".vscode",
+    ".zed",
+    // Shells and programs that read settings from a home directory only.
+    ".bash_aliases",
+    ".bash_login",
+    ".bash_logout",
+    ".bash_profile",
+    ".bashrc",
+    ".gitconfig",
+    ".inputrc",
+    ".profile",
+    ".ripgreprc",
+    ".tmux.conf",
+    ".vimrc",
+    ".xprofile",
+    ".xsessionrc",
+    ".zlogin",
+    ".zlogout",
+    ".zprofile",
+    ".zshenv",
+    ".zshrc",
 ];
+
+/// The protected names that are trusted in a home directory only. Where they exist they are protected
+/// everywhere; where they are missing they are kept from being made in a home only.
+pub const TRUSTED_AT_HOME: &[&str] = &[
+    ".bash_aliases",
+    ".bash_login",
+    ".bash_logout",
+    ".bash_profile",
+    ".bashrc",
+    ".gitconfig",
+    ".inputrc",
+    ".profile",
+    ".ripgreprc",
+    ".tmux.conf",
+    ".vimrc",
+    ".xprofile",
+    ".xsessionrc",
+    ".zlogin",
+    ".zlogout",
+    ".zprofile",
+    ".zshenv",
+    ".zshrc",
+];
+
+/// Directories of a home that hold programs, completions and startup files: protected in a home only.
+pub const HOME_DIRECTORIES: &[&str] = &["bin", ".cargo", ".config", ".local", ".ssh"];
 
 #[cfg(test)]
 mod tests {

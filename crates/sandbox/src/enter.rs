@@ -50,10 +50,11 @@ pub enum Step {
     Descriptors,
     Directory,
     Execute,
+    Hold,
 }
 
 impl Step {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Unshare,
         Self::MapUser,
         Self::Fork,
@@ -74,6 +75,7 @@ impl Step {
         Self::Descriptors,
         Self::Directory,
         Self::Execute,
+        Self::Hold,
     ];
 
     pub(crate) fn from_number(number: u8) -> Option<Self> {
@@ -102,6 +104,7 @@ impl Step {
             Self::Descriptors => "set up its descriptors",
             Self::Directory => "enter its working directory",
             Self::Execute => "run its program",
+            Self::Hold => "hold a protected name",
         }
     }
 }

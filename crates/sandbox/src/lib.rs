@@ -48,5 +48,6 @@ pub use plan::{Plan, PlanError, plan};
 pub use spawn::zygote::{Ends, Job, Shape, Waiting, from_zygote};
 pub use spawn::{Command, SpawnError, Started, spawn};
 pub use survey::around::{Around, Kept};
-pub use survey::{Depth, Place, Site, Unreadable, survey, survey_with};
+pub use survey::names::{Names, Placeholder, Protected};
+pub use survey::{Depth, Place, Site, Unreadable, names_at, survey, survey_with};
 pub use tree::{Reaped, reap_all};

@@ -68,6 +68,13 @@ pub enum Mount {
         kind: Kind,
         access: Access,
     },
+    /// What is at a path inside a writable part of the view, mounted on itself, so that it can be
+    /// neither replaced, renamed nor removed. A link stays a link.
+    Hold {
+        #[serde(with = "path_text")]
+        path: PathBuf,
+        access: Access,
+    },
     /// A fresh directory that ends with the session.
     Private {
         #[serde(with = "path_text")]
@@ -109,6 +116,7 @@ impl Mount {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Bind { path, .. }
+            | Self::Hold { path, .. }
             | Self::Private { path, .. }
             | Self::Hide { path, .. }
             | Self::Cover { path }
@@ -280,6 +288,11 @@ pub fn depth(policy: &Policy, machine: &Machine) -> Depth {
         Ok(Isolation::Landlock) => Depth::Rules,
         Ok(Isolation::Full | Isolation::None) | Err(_) => Depth::View,
     }
+}
+
+/// Whether a session with this policy gets a view in which protected names can be held.
+pub fn holds_names(policy: &Policy, machine: &Machine) -> bool {
+    choose(policy, machine) == Ok(Isolation::Full)
 }
 
 impl Plan {

@@ -2,6 +2,8 @@
 //! touches nothing. All paths come out absolute and free of symbolic links.
 
 pub mod around;
+pub mod homes;
+pub mod names;
 mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +14,7 @@ use std::sync::Arc;
 use windlass_protocol::policy::{Network, Policy, UnixSockets};
 
 use self::around::{Around, Kept};
+use self::names::{Names, Protected};
 use crate::plan::Kind;
 
 /// Entries that are looked at beside one hidden path; a directory with more is not readable around
@@ -39,6 +42,15 @@ pub struct Site {
     pub tmp: Option<PathBuf>,
     /// Where the workspaces of its twins will be.
     pub family: Option<PathBuf>,
+    /// The workspace was made for the session just now: nothing is in it, and no shell, agent or editor
+    /// of anybody works there.
+    pub workspace_is_new: bool,
+    /// Home directories of the machine's users, as real paths.
+    pub homes: Vec<PathBuf>,
+    /// Directories of programs on PATH, as real paths.
+    pub programs: Vec<PathBuf>,
+    /// The protected names, where they were looked at already.
+    pub names: Option<Names>,
 }
 
 /// What planning knows of the files around a session.
@@ -58,8 +70,10 @@ pub struct Place {
     pub sockets: Vec<PathBuf>,
     /// Sockets of others that are not among these, because there are too many.
     pub uncovered_sockets: usize,
-    /// Protected paths that exist.
-    pub protected: BTreeMap<PathBuf, Kind>,
+    /// Protected paths, and what is there.
+    pub protected: BTreeMap<PathBuf, Protected>,
+    /// Why some protected names cannot be held.
+    pub unheld: Option<String>,
     /// Fixed places of the system that exist.
     pub system: BTreeMap<PathBuf, Kind>,
     /// For each directory above a hidden path: what else is in it.
@@ -161,6 +175,19 @@ pub fn survey_with(
     (place(policy, site, depth, &around), around)
 }
 
+/// The protected names that a session with this policy would have at this site.
+pub fn names_at(policy: &Policy, site: &Site) -> Names {
+    let workspace = real(&site.workspace).unwrap_or_else(|| site.workspace.clone());
+    let home = site.home.as_deref();
+    let writable: Vec<PathBuf> = policy
+        .writable
+        .iter()
+        .filter_map(|path| expand(path, home))
+        .filter_map(|path| real(&path))
+        .collect();
+    names::look(policy, site, &workspace, &writable)
+}
+
 fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
     let workspace = real(&site.workspace).unwrap_or_else(|| site.workspace.clone());
     let hidden = around.hidden.clone();
@@ -178,11 +205,8 @@ fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
         }
         (Depth::Rules, _) | (_, UnixSockets::None) => sockets::Found::default(),
     };
-    let protected = std::iter::once(&workspace)
-        .chain(&around.writable)
-        .flat_map(|root| policy.protected.iter().map(move |name| root.join(name)))
-        .filter_map(|path| with_kind(&path).filter(|(real, _)| *real == path))
-        .collect();
+    let look = || names::look(policy, site, &workspace, &around.writable);
+    let Names { protected, unheld } = site.names.clone().unwrap_or_else(look);
     let (opened, siblings, user_processes) = match depth {
         Depth::View => (around.opened.clone(), BTreeMap::new(), 0),
         Depth::Rules => {
@@ -202,6 +226,7 @@ fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
         sockets: sockets.covered,
         uncovered_sockets: sockets.left,
         protected,
+        unheld,
         system: around.system.clone(),
         siblings,
         opened,
@@ -335,7 +360,8 @@ mod tests {
         assert_eq!(place.hidden.get(&home.join("keys")), Some(&Kind::Directory));
         assert_eq!(place.hidden.get(&home.join(".netrc")), Some(&Kind::File));
         assert!(!place.hidden.contains_key(&home.join(".aws")));
-        assert_eq!(place.protected.get(&root.join("work/.git")), Some(&Kind::Directory));
+        let git = Protected::Real(Kind::Directory);
+        assert_eq!(place.protected.get(&root.join("work/.git")), Some(&git));
         assert!(place.siblings[&home].contains(&home.join("keys")));
     }
 }

@@ -35,6 +35,7 @@ enum Action {
     Machine { access: Access },
     Empty,
     Bind { from: CString, to: Spot, kind: Kind, access: Access },
+    Hold { at: CString, access: Access },
     Private { at: Spot, size: CString, mode: CString },
     Hide { at: Spot },
     Cover { at: Spot },
@@ -83,6 +84,9 @@ impl Mounts {
                         kind: *kind,
                         access: *access,
                     },
+                    Mount::Hold { path, access } => {
+                        Action::Hold { at: relative(path)?, access: *access }
+                    }
                     Mount::Private { path, bytes, mode } => Action::Private {
                         at: Spot::new(path)?,
                         size: size(*bytes),
@@ -229,6 +233,7 @@ impl View<'_> {
             Action::Bind { from, to, kind, access } => {
                 self.bind(from, to, *kind, *access).map_err(named(Step::Bind))
             }
+            Action::Hold { at, access } => self.hold(at, *access).map_err(named(Step::Hold)),
             Action::Private { at, size, mode } => {
                 self.private(at, size, mode).map_err(named(Step::Private))
             }
@@ -269,6 +274,25 @@ impl View<'_> {
             _ => kind,
         };
         attach(tree.as_fd(), self.spot(to, kind)?.as_fd())
+    }
+
+    /// Mounts what is at a path on itself. A link is not followed: it is the link that is mounted on.
+    fn hold(&self, at: &CStr, access: Access) -> Result<(), Errno> {
+        let mount = || {
+            let place = calls::target_or_link(self.root, at)?;
+            let tree = clone_tree(place.as_fd())?;
+            let attributes = match access {
+                Access::Read => Attributes::READ_ONLY,
+                Access::Write => Attributes::NO_SUID,
+            };
+            set_attributes(tree.as_fd(), attributes.with_all_below())?;
+            attach(tree.as_fd(), place.as_fd())
+        };
+        match mount() {
+            // Its user has removed it since it was seen, perhaps just now.
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
     }
 
     fn private(&self, at: &Spot, size: &CStr, mode: &CStr) -> Result<(), Errno> {

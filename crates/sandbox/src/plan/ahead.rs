@@ -95,7 +95,10 @@ pub fn late(base: &[Mount], view: &[Mount]) -> Option<Vec<usize>> {
         mount.path().is_some_and(|path| path != outer && path.starts_with(outer))
     };
     let harmless = |place: &usize| match &view[*place] {
-        Mount::Bind { path, .. } | Mount::Hide { path, .. } | Mount::Cover { path } => {
+        Mount::Bind { path, .. }
+        | Mount::Hold { path, .. }
+        | Mount::Hide { path, .. }
+        | Mount::Cover { path } => {
             // It would cover what is there already.
             !base.iter().any(|mount| below(path, mount))
         }

@@ -72,13 +72,14 @@ pub fn moved(plan: &mut Plan, places: Places<'_>) {
         }
     };
     for mount in &mut plan.view {
-        if let Mount::Bind { path, .. } = mount {
+        if let Mount::Bind { path, .. } | Mount::Hold { path, .. } = mount {
             move_path(path);
         }
     }
     // Deeper ones come later, and so win; what is not at a path of its own stays where it is.
     let depth = |mount: &Mount| match mount {
         Mount::Bind { path, .. }
+        | Mount::Hold { path, .. }
         | Mount::Private { path, .. }
         | Mount::Hide { path, .. }
         | Mount::Cover { path }

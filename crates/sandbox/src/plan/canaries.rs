@@ -10,6 +10,7 @@ use windlass_protocol::policy::{Network, Policy, UnixSockets, WorkspaceAccess};
 use super::{Attempt, Canary, Kind, Plan};
 use crate::enter::canary::CANARIES_MAX;
 use crate::survey::Place;
+use crate::survey::names::{Placeholder, Protected};
 
 /// Hidden paths that are tried; the rest is mounted by the same steps.
 const HIDDEN_TRIED_MAX: usize = 4;
@@ -60,10 +61,12 @@ pub fn thorough(mut plan: Plan, policy: &Policy, place: &Place) -> Plan {
     }
     let hidden = seen_hidden(place);
     let hidden = hidden.into_iter().map(|path| (Control::Hidden, Attempt::Read { path }));
-    let protected = place.protected.iter().map(|(path, kind)| {
-        let attempt = match kind {
-            Kind::Directory => Attempt::Create { directory: path.clone() },
-            Kind::File => Attempt::Write { path: path.clone() },
+    let protected = place.protected.iter().map(|(path, found)| {
+        let attempt = match found {
+            Protected::Real(Kind::Directory) | Protected::Missing(Placeholder::Directory) => {
+                Attempt::Create { directory: path.clone() }
+            }
+            _ => Attempt::Write { path: path.clone() },
         };
         (Control::Protected, attempt)
     });

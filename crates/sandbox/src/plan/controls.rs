@@ -57,7 +57,7 @@ impl Judge<'_> {
             Control::Read => !everywhere(&self.place.readable),
             Control::Write => !everywhere(&self.place.writable),
             Control::Hidden => !self.place.hidden.is_empty(),
-            Control::Protected => !self.place.protected.is_empty(),
+            Control::Protected => !self.place.protected.is_empty() || self.place.unheld.is_some(),
             Control::Network => self.policy.network != Network::Open,
             Control::OpenFiles => limits.open_files.is_some(),
             Control::FileSize => limits.file_bytes.is_some(),
@@ -73,7 +73,13 @@ impl Judge<'_> {
             Control::Write if self.machine.landlock_abi > 0 => "read-only mounts, Landlock",
             Control::Write => "read-only mounts",
             Control::Hidden => "mount namespace: covered in the view",
-            Control::Protected => "read-only mounts",
+            Control::Protected => match &self.place.unheld {
+                Some(why) => {
+                    let remedy = Some(OTHER_WORKSPACE.to_owned());
+                    return report_of(control, ControlState::NotEnforced, why, remedy);
+                }
+                None => "read-only mounts",
+            },
             Control::Network => match self.policy.network {
                 Network::Hosts(_) => "network namespace, the node's proxy as the only way out",
                 _ => "network namespace without a way out",
@@ -157,7 +163,8 @@ impl Judge<'_> {
         let workspace =
             (self.policy.workspace == WorkspaceAccess::Write).then_some(&self.place.workspace);
         let roots = || self.place.writable.iter().chain(workspace);
-        self.place.protected.keys().any(|path| roots().any(|root| path.starts_with(root)))
+        self.place.unheld.is_some()
+            || self.place.protected.keys().any(|path| roots().any(|root| path.starts_with(root)))
     }
 
     fn unconfined(&self, control: Control) -> ControlReport {
@@ -171,6 +178,10 @@ impl Judge<'_> {
         }
     }
 }
+
+/// What helps where names in a workspace cannot be held.
+const OTHER_WORKSPACE: &str =
+    "use another workspace: a project's directory, or none for a directory of the session's own";
 
 /// Controls that do not depend on the level.
 fn everywhere(control: Control) -> ControlReport {

@@ -9,6 +9,7 @@ use windlass_protocol::policy::PolicyRequest;
 
 use super::*;
 use crate::cgroup::CgroupSupport;
+use crate::survey::names::Protected;
 use crate::survey::{Entry, Unreadable};
 
 fn machine() -> Machine {
@@ -51,7 +52,9 @@ fn place(policy: &Policy) -> Place {
             ("/h/u/.state", Kind::Directory),
             ("/tmp/agent.sock", Kind::File),
         ]),
-        protected: kinds(&[("/h/u/work/.git", Kind::Directory)]),
+        protected: std::iter::once("/h/u/work/.git")
+            .map(|path| (PathBuf::from(path), Protected::Real(Kind::Directory)))
+            .collect(),
         system: kinds(&[
             ("/tmp", Kind::Directory),
             ("/run", Kind::Directory),
@@ -90,6 +93,7 @@ fn show(plan: &Plan) -> String {
     lines.extend(plan.view.iter().map(|mount| match mount {
         Mount::Machine { access } => format!("machine {access:?}"),
         Mount::Bind { path, access, .. } => format!("bind {} {access:?}", path.display()),
+        Mount::Hold { path, access } => format!("hold {} {access:?}", path.display()),
         Mount::Private { path, bytes, .. } => format!("private {} {bytes:?}", path.display()),
         Mount::Hide { path, .. } => format!("hide {}", path.display()),
         Mount::Cover { path } => format!("cover {}", path.display()),
@@ -130,7 +134,7 @@ fn the_default_reads_the_system_and_writes_the_workspace() {
             bind /h/u/work Write
             hide /sys/fs/cgroup
             bind /h/u/.state/workers Read
-            bind /h/u/work/.git Read
+            hold /h/u/work/.git Read
             Processes
             Devices { shm_bytes: Some(1073741824) }
             landlock files 7ff2 network 0 scopes 3
@@ -178,7 +182,7 @@ fn open_writes_everything_that_is_not_hidden() {
             bind /h/u/work Write
             hide /sys/fs/cgroup
             bind /h/u/.state/workers Read
-            bind /h/u/work/.git Read
+            hold /h/u/work/.git Read
             Processes
             Devices { shm_bytes: Some(1073741824) }
             landlock files 2200 network 0 scopes 3
@@ -212,7 +216,7 @@ fn a_home_is_put_together_from_what_is_not_hidden() {
         bind /h/u/work Write
         hide /sys/fs/cgroup
         bind /h/u/.state/workers Read
-        bind /h/u/work/.git Read
+        hold /h/u/work/.git Read
         Link { path: "/h/u/link", target: "notes" }
         Processes
         Devices { shm_bytes: Some(1073741824) }
@@ -235,7 +239,7 @@ fn readable_roots_are_bound_into_an_empty_view() {
             bind /usr Read
             bind /h/u/work Write
             bind /h/u/.state/workers Read
-            bind /h/u/work/.git Read
+            hold /h/u/work/.git Read
             Processes
             Devices { shm_bytes: Some(1073741824) }
             landlock files 7ff2 network 0 scopes 3
@@ -260,7 +264,7 @@ fn hosts_are_reached_through_a_listener_of_its_own() {
             bind /h/u/work Write
             hide /sys/fs/cgroup
             bind /h/u/.state/workers Read
-            bind /h/u/work/.git Read
+            hold /h/u/work/.git Read
             Processes
             Devices { shm_bytes: Some(1073741824) }
             landlock files 7ff2 network 0 scopes 3
@@ -539,4 +543,59 @@ fn a_path_is_readable_by_the_deepest_rule_about_it() {
     let listed = Place { readable: vec![PathBuf::from("/etc")], needed: Vec::new(), ..place };
     let outside = listed.check_readable(std::path::Path::new("/usr/bin/python3"));
     assert_eq!(outside, Err(Unreadable::NotListed));
+}
+
+/// The steps of a view that concern the workspace, with more that is protected in it.
+fn held(more: &[(&str, Protected)], unheld: Option<&str>) -> (Vec<String>, ControlState) {
+    let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    let mut place = place(&policy);
+    place.protected.extend(more.iter().map(|(path, found)| (PathBuf::from(path), *found)));
+    place.hidden.insert("/h/u/work/.aws".into(), Kind::Directory);
+    place.unheld = unheld.map(str::to_owned);
+    let plan = plan(&policy, &machine(), &place).expect("a plan");
+    let of_workspace =
+        |mount: &&Mount| mount.path().is_some_and(|path| path.starts_with("/h/u/work"));
+    let steps = plan.view.iter().filter(of_workspace).map(|mount| match mount {
+        Mount::Hold { path, access } => format!("hold {} {access:?}", path.display()),
+        Mount::Hide { path, .. } => format!("hide {}", path.display()),
+        other => format!("bind {}", other.path().unwrap_or(Path::new("")).display()),
+    });
+    let report = plan.controls.iter().find(|report| report.control == Control::Protected);
+    (steps.collect(), report.expect("every control is reported").state)
+}
+
+#[test]
+fn what_leads_to_a_protected_path_cannot_be_renamed_and_what_is_hidden_stays_hidden() {
+    let real = Protected::Real(Kind::File);
+    let more = [
+        ("/h/u/work/.aws", Protected::Real(Kind::Directory)),
+        ("/h/u/work/AGENTS.md", Protected::Link),
+        ("/h/u/work/docs/deep/agents.md", real),
+        ("/h/u/work/.git/config", real),
+    ];
+    let (steps, state) = held(&more, None);
+    assert_eq!(
+        steps,
+        [
+            "bind /h/u/work",
+            "hide /h/u/work/.aws",
+            "hold /h/u/work/.git Read",
+            "hold /h/u/work/AGENTS.md Read",
+            "hold /h/u/work/docs Write",
+            "hold /h/u/work/docs/deep Write",
+            "hold /h/u/work/docs/deep/agents.md Read",
+        ]
+    );
+    assert_eq!(state, ControlState::Enforced);
+}
+
+#[test]
+fn names_that_cannot_be_held_are_reported_and_if_required_nothing_starts() {
+    assert_eq!(held(&[], Some("no room")).1, ControlState::NotEnforced);
+    let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    policy.required.push(Control::Protected);
+    let mut place = place(&policy);
+    place.unheld = Some("no room".to_owned());
+    let error = plan(&policy, &machine(), &place).expect_err("it is required").to_string();
+    assert!(error.contains("protected") && error.contains("no room"), "{error}");
 }

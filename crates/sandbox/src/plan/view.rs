@@ -49,11 +49,33 @@ impl View {
         let Some(path) = mount.path() else { return };
         let needed = match &mount {
             Mount::Hide { .. } | Mount::Cover { .. } | Mount::Shell { .. } => self.visible(path),
+            Mount::Hold { .. } => self.writable(path),
             Mount::Bind { access: Access::Read, .. } => !self.visible(path) || self.writable(path),
             _ => true,
         };
-        if needed {
-            self.mounts.insert(path.as_os_str().to_owned(), mount);
+        if !needed {
+            return;
+        }
+        let reads = matches!(
+            mount,
+            Mount::Bind { access: Access::Read, .. } | Mount::Hold { access: Access::Read, .. }
+        );
+        if reads && self.writable(path) {
+            self.pin_above(&path.to_owned());
+        }
+        let Some(path) = mount.path() else { return };
+        self.mounts.insert(path.as_os_str().to_owned(), mount);
+    }
+
+    /// A directory above a read-only path could be renamed, and another one put in its place: each up to
+    /// the writable root is mounted on itself.
+    fn pin_above(&mut self, path: &Path) {
+        for above in path.ancestors().skip(1) {
+            if self.mounts.contains_key(above.as_os_str()) || above.parent().is_none() {
+                return;
+            }
+            let pin = Mount::Hold { path: above.to_owned(), access: Access::Write };
+            self.mounts.insert(above.as_os_str().to_owned(), pin);
         }
     }
 
@@ -65,12 +87,18 @@ impl View {
     fn visible(&self, path: &Path) -> bool {
         match self.decides(path) {
             None => self.whole,
-            Some(mount) => matches!(mount, Mount::Bind { .. }),
+            Some(mount) => matches!(mount, Mount::Bind { .. } | Mount::Hold { .. }),
         }
     }
 
     fn writable(&self, path: &Path) -> bool {
-        matches!(self.decides(path), Some(Mount::Bind { access: Access::Write, .. }))
+        matches!(
+            self.decides(path),
+            Some(
+                Mount::Bind { access: Access::Write, .. }
+                    | Mount::Hold { access: Access::Write, .. }
+            )
+        )
     }
 }
 
@@ -136,11 +164,8 @@ fn layers(policy: &Policy, place: &Place, exposed: &[(PathBuf, Access)]) -> Vec<
         kind: Kind::Directory,
         access: *access,
     });
-    let protected = place.protected.iter().map(|(path, kind)| Mount::Bind {
-        path: path.clone(),
-        kind: *kind,
-        access: Access::Read,
-    });
+    let protected = place.protected.keys();
+    let protected = protected.map(|path| Mount::Hold { path: path.clone(), access: Access::Read });
     let whole = place.readable.iter().any(|path| path == Path::new("/"));
     let opened = put_together(place).filter(|_| whole).flat_map(|(directory, entries)| {
         let shell = Mount::Shell { path: directory.clone() };

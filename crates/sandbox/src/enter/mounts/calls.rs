@@ -66,21 +66,33 @@ pub(super) fn separate() -> Result<(), Errno> {
 
 /// A path of the machine, with no link on the way.
 pub(in crate::enter) fn source(path: &CStr) -> Result<OwnedFd, Errno> {
-    open(CWD, path, ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)
+    open(CWD, path, OFlags::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)
 }
 
 /// A path of the view, with no link on the way and no way out.
 pub(super) fn target(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::BENEATH;
-    open(root, path, resolve)
+    open(root, path, OFlags::empty(), IN_VIEW)
 }
 
-fn open(from: BorrowedFd<'_>, path: &CStr, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
+/// The same, where the last name may be a link: then it is the link that is opened.
+pub(super) fn target_or_link(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    open(root, path, OFlags::NOFOLLOW, IN_VIEW)
+}
+
+const IN_VIEW: ResolveFlags =
+    ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::BENEATH);
+
+fn open(
+    from: BorrowedFd<'_>,
+    path: &CStr,
+    more: OFlags,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
     /// The kernel asks again where a rename elsewhere made it unsure.
     const ATTEMPTS: usize = 16;
     let mut answer = Err(Errno::AGAIN);
     for _ in 0..ATTEMPTS {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let flags = OFlags::PATH | OFlags::CLOEXEC | more;
         answer = rustix::fs::openat2(from, path, flags, Mode::empty(), resolve);
         if !matches!(answer, Err(Errno::AGAIN)) {
             break;

@@ -67,7 +67,10 @@ pub(crate) fn become_worker(
 ) -> Result<(), BecomeError> {
     let prepared = prepare(plan)?;
     let can_be_added = |mount: &Mount| {
-        matches!(mount, Mount::Bind { .. } | Mount::Hide { .. } | Mount::Cover { .. })
+        matches!(
+            mount,
+            Mount::Bind { .. } | Mount::Hold { .. } | Mount::Hide { .. } | Mount::Cover { .. }
+        )
     };
     if built.is_some() && !plan.view.iter().all(can_be_added) {
         return Err(BecomeError::Unprepared);
