@@ -166,6 +166,11 @@ impl Config {
         self.state_dir.join("staging")
     }
 
+    /// Which placeholders stand in workspaces, a file for each session.
+    pub(crate) fn placeholders_dir(&self) -> PathBuf {
+        self.state_dir.join("placeholders")
+    }
+
     /// What opens the TCP door.
     pub(crate) fn token_file(&self) -> PathBuf {
         self.state_dir.join("token")

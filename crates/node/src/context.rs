@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -13,6 +14,7 @@ use windlass_journal::Journal;
 use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::{Epoch, SessionId};
 use windlass_sandbox::cgroup::CgroupSupport;
+use windlass_sandbox::survey::homes;
 use windlass_sandbox::{Kept, Machine};
 
 use crate::config::Config;
@@ -23,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::nursery::Nursery;
 use crate::session::Handle;
 use crate::session::cgroups::SessionCgroups;
+use crate::session::placeholders::Placeholders;
 use crate::tools::Hub;
 use crate::tools::within::OpenWithin;
 use crate::trust::Trust;
@@ -53,6 +56,11 @@ pub(crate) struct Context {
     pub within: OpenWithin,
     /// Who reads, writes and watches files.
     pub files: Files,
+    /// What stands at protected names that are missing.
+    pub placeholders: Placeholders,
+    /// Homes of the machine's users, and directories of programs on PATH.
+    pub homes: Vec<PathBuf>,
+    pub programs: Vec<PathBuf>,
     machine: std::sync::OnceLock<Machine>,
     /// What was last found around sessions.
     pub surroundings: Kept,
@@ -89,6 +97,7 @@ impl Context {
         let environments = Environments::new(&config, trust.clone());
         let starting = Arc::new(Starting::default());
         let log = keepers::log_path(&config);
+        let placeholders = Placeholders::new(config.placeholders_dir());
         let nursery = Nursery::new(config.program.clone(), log, starting.clone());
         Self {
             config,
@@ -104,6 +113,9 @@ impl Context {
             tools: Hub::default(),
             within: OpenWithin::default(),
             files: Files::default(),
+            placeholders,
+            homes: homes::homes(),
+            programs: homes::programs(),
             machine: std::sync::OnceLock::new(),
             surroundings: Kept::default(),
             starting,

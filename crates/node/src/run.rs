@@ -83,6 +83,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     tokio::spawn(keepers::reap(context.clone(), retry_cgroups));
     take_over_all(&context).await;
     context.cgroups.sweep(|id| SessionId::parse(id).is_ok_and(|id| context.knows(&id)));
+    context.placeholders.take_over(|id| context.knows(id));
     tokio::spawn(environments::tend(context.clone()));
     tokio::spawn(egress::serve(passing, descriptors, context.clone()));
     http::serve(listeners, descriptors, doors, &context);

@@ -12,6 +12,7 @@ mod keeper_events;
 mod keeper_link;
 mod launch_size;
 mod limits;
+pub(crate) mod placeholders;
 pub(crate) mod places;
 mod receipts;
 mod recovery;

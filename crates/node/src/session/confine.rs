@@ -8,9 +8,9 @@ use windlass_protocol::api::CreateSession;
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::{Limits, Network, Policy, PolicyRequest};
 use windlass_protocol::{ErrorCode, SessionId};
-use windlass_sandbox::plan::depth;
+use windlass_sandbox::plan::{depth, holds_names};
 use windlass_sandbox::{
-    Around, Depth, Machine, Place, Plan, PlanError, Site, Unreadable, plan, survey_with,
+    Around, Depth, Machine, Place, Plan, PlanError, Site, Unreadable, names_at, plan, survey_with,
 };
 
 use super::fork::rooms;
@@ -62,6 +62,8 @@ pub(super) struct Confined {
 #[derive(Debug)]
 pub(super) struct Spot {
     pub workspace: PathBuf,
+    /// The workspace was made for this session.
+    pub is_new: bool,
     pub room: PathBuf,
     pub expected: Option<Arc<Planned>>,
 }
@@ -71,14 +73,19 @@ pub(super) fn confine(
     context: &Context,
     id: &SessionId,
     policy: &Policy,
-    Spot { workspace, room, expected }: &Spot,
+    Spot { workspace, is_new, room, expected }: &Spot,
     recipe: &mut Recipe,
 ) -> Result<Confined, Failure> {
     let machine = context.machine();
-    let site = Site {
+    let mut site = Site {
         family: Some(room.clone()),
+        workspace_is_new: *is_new,
         ..site(context, machine, id, policy, workspace, recipe)
     };
+    let is_own = *is_new && policy.writable.is_empty();
+    if !is_own && holds_names(policy, machine) {
+        site.names = Some(context.placeholders.acquire(id, || names_at(policy, &site)));
+    }
     if let Some(tmp) = &site.tmp {
         make_own(context, tmp).map_err(|error| {
             let message = format!("cannot create the session's temporary directory: {error}");
@@ -183,7 +190,15 @@ pub(crate) fn usual_in(context: &Context, program: &Path, own: [PathBuf; 2]) -> 
     let machine = context.machine();
     let (program, needed) = (Some(recipe.program.clone()), recipe.needed.clone());
     let family = Some(room);
-    let site = Site { workspace, program, needed, tmp: None, family, ..site_of_node(context) };
+    let site = Site {
+        workspace,
+        workspace_is_new: true,
+        program,
+        needed,
+        tmp: None,
+        family,
+        ..site_of_node(context)
+    };
     let (place, around) =
         survey_with(&context.surroundings, &policy, &site, depth(&policy, machine));
     let own = [place.workspace.clone(), place.family.clone()?];
@@ -199,6 +214,8 @@ fn site_of_node(context: &Context) -> Site {
     Site {
         hidden: vec![config.state_dir.clone(), config.runtime_dir.clone()],
         home: std::env::home_dir(),
+        homes: context.homes.clone(),
+        programs: context.programs.clone(),
         ..Site::default()
     }
 }

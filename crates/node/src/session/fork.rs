@@ -216,6 +216,7 @@ fn prepare(
     let staged = Staged::new(&context.config, &id).map_err(|error| cannot_copy(&error))?;
     let into = staged.workspace().map_err(|error| cannot_copy(&error))?;
     let left_out = copy::copy(created.workspace.as_ref(), &into)?;
+    context.placeholders.leave_out(&created.id, created.workspace.as_ref(), &into);
     let copy = family::workspace(&room);
     // A session whose record has no policy is of a release that had none, and so has no limits.
     let limits = spec.policy.as_ref().map(|policy| policy.limits).unwrap_or_default();

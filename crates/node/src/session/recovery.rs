@@ -124,10 +124,12 @@ impl Actor {
     async fn remove_belongings(&mut self) {
         let (dirs, tmp) = (std::mem::take(&mut self.cgroups), self.family_tmp());
         let room = self.fork.first_room();
-        if !dirs.is_empty() || tmp.is_some() || room.is_some() {
-            let context = self.context.clone();
+        let has_placeholders = self.context.placeholders.are_needed_by(&self.id);
+        if !dirs.is_empty() || tmp.is_some() || room.is_some() || has_placeholders {
+            let (context, id) = (self.context.clone(), self.id.clone());
             let remove = move || {
                 context.cgroups.remove(&dirs);
+                context.placeholders.release(&id);
                 if let Some(room) = room {
                     rooms::remove_empty(&context.config, &room);
                 }

@@ -40,8 +40,8 @@ pub(super) fn site(
     let workspace = workers::workspace(wanted, &context.config, id)?;
     let recipe = context.workers.recipe(wanted, &workspace)?;
     let room = room(context, id)?;
-    let mut sited =
-        confined(context, id, policy, recipe, Spot { workspace, room, expected: None })?;
+    let spot = Spot { workspace, is_new: wanted.workspace.is_none(), room, expected: None };
+    let mut sited = confined(context, id, policy, recipe, spot)?;
     sited.claimed = claim(context, id, &sited, policy);
     Ok(sited)
 }
@@ -63,6 +63,7 @@ fn at_place(
     let offer = context.environments.offer(&program)?;
     let spot = Spot {
         workspace: offer.workspace.clone(),
+        is_new: true,
         room: offer.room.clone(),
         expected: Some(offer.planned.clone()),
     };

@@ -141,6 +141,7 @@ async fn make_reserved(
             rooms::remove(&context.config, &context.config.tmp_of(&id));
             rooms::remove_empty(&context.config, &context.config.room_of(&id));
             places::give_back(&context.config, &id);
+            context.placeholders.release(&id);
             context.forget(&id);
             Err(failure)
         }

@@ -1,0 +1,324 @@
+//! Placeholders at protected names that are missing in a directory of a client's: something to mount
+//! on, so that a session cannot make the name. They are made before a session is planned, and removed
+//! with the last session of this node that needs them.
+//!
+//! Which placeholders a session has is on disk before they are made. A node that starts removes those
+//! of sessions that are gone. What is no longer the file that was made, or is no longer empty, is its
+//! user's, and stays.
+//!
+//! Every path is opened without following links, and every change is made relative to a descriptor of
+//! the directory.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, linkat, mkdirat, mknodat, openat2,
+    readlinkat, statat, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use windlass_protocol::SessionId;
+use windlass_sandbox::beneath::Directory;
+use windlass_sandbox::{Names, Placeholder};
+
+/// Where the link of a placeholder leads: nothing is there, and nothing can be made there.
+const NOWHERE: &str = "/proc/windlass-placeholder";
+
+/// The placeholders of all sessions of a node.
+#[derive(Debug)]
+pub(crate) struct Placeholders {
+    /// One file for each session that has some.
+    records: PathBuf,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Each placeholder, and how many sessions need it.
+    needed: HashMap<PathBuf, (Made, usize)>,
+    sessions: HashMap<SessionId, Vec<PathBuf>>,
+}
+
+/// One placeholder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Made {
+    path: PathBuf,
+    placeholder: Placeholder,
+    /// Which file it is, once it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<FileId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl Placeholders {
+    pub fn new(records: PathBuf) -> Self {
+        Self { records, table: Mutex::default() }
+    }
+
+    /// Looks at a new session's protected names and makes placeholders for those that are missing. If
+    /// that is impossible, the names say so.
+    pub fn acquire(&self, id: &SessionId, look: impl FnOnce() -> Names) -> Names {
+        // Held from before the look: no other session's end removes what is seen here.
+        let mut table = self.lock();
+        let mut names = look();
+        let known = names.protected.keys().filter_map(|path| table.needed.get(path));
+        let missing: Vec<Made> = names
+            .missing()
+            .map(|(path, placeholder)| Made { path: path.clone(), placeholder, file: None })
+            .collect();
+        let is_missing = |made: &Made| missing.iter().any(|other| other.path == made.path);
+        let mut all: Vec<Made> =
+            known.map(|(made, _)| made.clone()).filter(|made| !is_missing(made)).collect();
+        if all.is_empty() && missing.is_empty() {
+            return names;
+        }
+        match self.record_and_make(id, &mut all, missing) {
+            Ok(()) => {}
+            Err(why) => names.without_missing(why),
+        }
+        for made in &all {
+            let entry = table.needed.entry(made.path.clone());
+            let (known, sessions) = entry.or_insert_with(|| (made.clone(), 0));
+            known.clone_from(made);
+            *sessions += 1;
+        }
+        table.sessions.insert(id.clone(), all.into_iter().map(|made| made.path).collect());
+        names
+    }
+
+    /// Adds to `all` what was made of `missing`.
+    fn record_and_make(
+        &self,
+        id: &SessionId,
+        all: &mut Vec<Made>,
+        missing: Vec<Made>,
+    ) -> Result<(), String> {
+        let planned: Vec<&Made> = all.iter().chain(&missing).collect();
+        let unrecorded =
+            |error: std::io::Error| format!("placeholders cannot be recorded: {error}");
+        let mut record = self.begin_record(id).map_err(unrecorded)?;
+        write_line(&mut record, &planned).map_err(unrecorded)?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let mut new = Vec::with_capacity(missing.len());
+        let made = make_all(missing, &mut new);
+        if made.is_err() {
+            new.drain(..).for_each(|made| remove(&made));
+        }
+        all.extend(new);
+        write_line(&mut record, &all.iter().collect::<Vec<_>>()).map_err(unrecorded)?;
+        made
+    }
+
+    pub fn are_needed_by(&self, id: &SessionId) -> bool {
+        self.lock().sessions.contains_key(id)
+    }
+
+    /// The session is over: what no other needs goes.
+    pub fn release(&self, id: &SessionId) {
+        let mut table = self.lock();
+        let Some(paths) = table.sessions.remove(id) else { return };
+        for path in paths {
+            let Some((made, sessions)) = table.needed.get_mut(&path) else { continue };
+            *sessions -= 1;
+            if *sessions == 0 {
+                remove(made);
+                table.needed.remove(&path);
+            }
+        }
+        let _ = std::fs::remove_file(self.record_of(id));
+    }
+
+    /// Takes over the placeholders of sessions that live, and removes those of all others. Called once,
+    /// before there is a new session.
+    pub fn take_over(&self, lives: impl Fn(&SessionId) -> bool) {
+        let Ok(entries) = std::fs::read_dir(&self.records) else { return };
+        let mut table = self.lock();
+        let mut gone = Vec::new();
+        for entry in entries.flatten() {
+            let id = entry.file_name().into_string().ok().and_then(|id| SessionId::parse(id).ok());
+            let all = read_record(&entry.path());
+            match id.filter(&lives) {
+                Some(id) => {
+                    for made in &all {
+                        let needed = table.needed.entry(made.path.clone());
+                        needed.or_insert_with(|| (made.clone(), 0)).1 += 1;
+                    }
+                    table.sessions.insert(id, all.into_iter().map(|made| made.path).collect());
+                }
+                None => gone.push((entry.path(), all)),
+            }
+        }
+        for (record, all) in gone {
+            let unneeded = all.iter().filter(|made| !table.needed.contains_key(&made.path));
+            unneeded.for_each(remove);
+            let _ = std::fs::remove_file(record);
+        }
+    }
+
+    /// Takes the placeholders of a session's workspace out of a copy of it. A copy has no sockets; what
+    /// is left are links to nowhere and empty directories.
+    pub fn leave_out(&self, id: &SessionId, workspace: &Path, copy: &Directory) {
+        let table = self.lock();
+        for path in table.sessions.get(id).into_iter().flatten() {
+            let Ok(inside) = path.strip_prefix(workspace) else { continue };
+            let removed = match copy.read_link(inside) {
+                Ok(target) if target == Path::new(NOWHERE) => copy.remove_file(inside),
+                _ => copy.remove_directory(inside),
+            };
+            // What cannot be removed so is a file, or has something in it: it is no placeholder.
+            let _ = removed;
+        }
+    }
+
+    fn begin_record(&self, id: &SessionId) -> std::io::Result<std::fs::File> {
+        let path = self.record_of(id);
+        let create = || std::fs::File::create(&path);
+        match create() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                std::fs::create_dir_all(&self.records)?;
+                create()
+            }
+            other => other,
+        }
+    }
+
+    fn record_of(&self, id: &SessionId) -> PathBuf {
+        self.records.join(id.as_str())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One line is one state of a session's placeholders; the last whole one counts.
+fn write_line(record: &mut std::fs::File, all: &[&Made]) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(all)?;
+    line.push(b'\n');
+    record.write_all(&line)
+}
+
+fn read_record(path: &Path) -> Vec<Made> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    // A torn last line is one that was being written when the node died: the line before it counts.
+    text.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default()
+}
+
+/// Makes what is missing; what was made is in `new`, also after an error.
+fn make_all(missing: Vec<Made>, new: &mut Vec<Made>) -> Result<(), String> {
+    let mut open: Option<(PathBuf, Directory)> = None;
+    for mut made in missing {
+        let failed = |errno: Errno| {
+            format!("no placeholder can be made at {}: {errno}", made.path.display())
+        };
+        let (Some(above), Some(name)) = (made.path.parent(), made.path.file_name()) else {
+            continue;
+        };
+        if open.as_ref().is_none_or(|(path, _)| path != above) {
+            let directory = Directory { fd: open_directory(above).map_err(failed)?, socket: None };
+            open = Some((above.to_owned(), directory));
+        }
+        let Some((_, directory)) = &mut open else { continue };
+        match directory.make(name, made.placeholder) {
+            Ok(file) => made.file = Some(file),
+            // Somebody else has made the name meanwhile: it is held as what it is.
+            Err(Errno::EXIST) => continue,
+            Err(errno) => return Err(failed(errno)),
+        }
+        new.push(made);
+    }
+    Ok(())
+}
+
+struct Directory {
+    fd: OwnedFd,
+    /// The first socket made here: the others are further names of it, which takes a third of the time.
+    socket: Option<(std::ffi::OsString, FileId)>,
+}
+
+impl Directory {
+    fn make(&mut self, name: &OsStr, placeholder: Placeholder) -> Result<FileId, Errno> {
+        match placeholder {
+            Placeholder::Directory => mkdirat(&self.fd, name, Mode::from(0o755))?,
+            Placeholder::Link => symlinkat(NOWHERE, &self.fd, name)?,
+            Placeholder::Socket => return self.make_socket(name),
+        }
+        self.file_id(name)
+    }
+
+    fn make_socket(&mut self, name: &OsStr) -> Result<FileId, Errno> {
+        if let Some((first, file)) = &self.socket {
+            match linkat(&self.fd, first, &self.fd, name, AtFlags::empty()) {
+                Ok(()) => return Ok(*file),
+                Err(Errno::EXIST) => return Err(Errno::EXIST),
+                // The file system has no second names, or no more of them.
+                Err(_) => {}
+            }
+        }
+        mknodat(&self.fd, name, FileType::Socket, Mode::empty(), 0)?;
+        let file = self.file_id(name)?;
+        self.socket = Some((name.to_owned(), file));
+        Ok(file)
+    }
+
+    fn file_id(&self, name: &OsStr) -> Result<FileId, Errno> {
+        let about = statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(FileId { device: about.st_dev, inode: about.st_ino })
+    }
+}
+
+/// A real directory, by a path without links.
+fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(CWD, path, flags, Mode::empty(), resolve)
+}
+
+/// Removes a placeholder, if it is still the one that was made and nobody has put anything in it.
+fn remove(made: &Made) {
+    let (Some(above), Some(name)) = (made.path.parent(), made.path.file_name()) else { return };
+    let Ok(directory) = open_directory(above) else { return };
+    let Ok(about) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { return };
+    let file = FileId { device: about.st_dev, inode: about.st_ino };
+    if made.file.is_some_and(|made| made != file) {
+        return;
+    }
+    let kind = FileType::from_raw_mode(about.st_mode);
+    let removed = match (made.placeholder, kind) {
+        // Only an empty one goes.
+        (Placeholder::Directory, FileType::Directory) => {
+            unlinkat(&directory, name, AtFlags::REMOVEDIR)
+        }
+        (Placeholder::Socket, FileType::Socket) if about.st_mode & 0o777 == 0 => {
+            unlinkat(&directory, name, AtFlags::empty())
+        }
+        (Placeholder::Link, FileType::Symlink) => match readlinkat(&directory, name, Vec::new()) {
+            Ok(target) if target.as_bytes() == NOWHERE.as_bytes() => {
+                unlinkat(&directory, name, AtFlags::empty())
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    };
+    match removed {
+        Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT) => {}
+        Err(error) => {
+            tracing::warn!(path = %made.path.display(), %error, "a placeholder cannot be removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! Placeholders are made, shared, taken over and removed; what a user put in their place stays.
+
+use std::os::unix::fs::FileTypeExt;
+
+use windlass_sandbox::Protected;
+
+use super::*;
+
+struct Scene {
+    _dir: tempfile::TempDir,
+    work: PathBuf,
+    records: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let work = root.join("work");
+        std::fs::create_dir(&work).unwrap();
+        Self { _dir: dir, work, records: root.join("records") }
+    }
+
+    fn node(&self) -> Placeholders {
+        Placeholders::new(self.records.clone())
+    }
+
+    /// What a survey would find: these names, each missing or not.
+    fn look(&self) -> Names {
+        let all = [
+            (".git", Placeholder::Directory),
+            ("AGENTS.md", Placeholder::Socket),
+            ("CLAUDE.md", Placeholder::Socket),
+            (".bashrc", Placeholder::Link),
+        ];
+        let protected = all.into_iter().map(|(name, placeholder)| {
+            let path = self.work.join(name);
+            let found = match path.symlink_metadata() {
+                Ok(_) => Protected::Link,
+                Err(_) => Protected::Missing(placeholder),
+            };
+            (path, found)
+        });
+        Names { protected: protected.collect(), unheld: None }
+    }
+
+    fn acquire(&self, node: &Placeholders, session: &str) -> Names {
+        node.acquire(&id(session), || self.look())
+    }
+
+    fn left(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.work).unwrap().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn id(session: &str) -> SessionId {
+    SessionId::parse(session).unwrap()
+}
+
+const ALL: [&str; 4] = [".bashrc", ".git", "AGENTS.md", "CLAUDE.md"];
+
+#[test]
+fn placeholders_stay_until_the_last_session_ends() {
+    let scene = Scene::new();
+    let node = scene.node();
+    assert_eq!(scene.acquire(&node, "one").unheld, None);
+    assert_eq!(scene.left(), ALL);
+    let kind = |name: &str| scene.work.join(name).symlink_metadata().unwrap().file_type();
+    assert!(kind(".git").is_dir() && kind("AGENTS.md").is_socket() && kind(".bashrc").is_symlink());
+    assert!(!scene.work.join(".bashrc").exists(), "its readers find nothing");
+    scene.acquire(&node, "two");
+    node.release(&id("one"));
+    assert_eq!(scene.left(), ALL);
+    node.release(&id("two"));
+    node.release(&id("two"));
+    assert!(scene.left().is_empty());
+    assert_eq!(std::fs::read_dir(&scene.records).unwrap().count(), 0);
+}
+
+#[test]
+fn a_later_node_removes_those_of_sessions_that_are_gone() {
+    let scene = Scene::new();
+    let node = scene.node();
+    scene.acquire(&node, "lives");
+    scene.acquire(&node, "gone");
+    drop(node);
+    let node = scene.node();
+    node.take_over(|session| session.as_str() == "lives");
+    assert_eq!(scene.left(), ALL);
+    assert!(!scene.records.join("gone").exists());
+    node.release(&id("lives"));
+    assert!(scene.left().is_empty());
+}
+
+#[test]
+fn a_node_that_died_while_it_made_them_leaves_nothing() {
+    let scene = Scene::new();
+    let node = scene.node();
+    scene.acquire(&node, "one");
+    drop(node);
+    // As it is between the two lines, and with the second one torn.
+    let record = scene.records.join("one");
+    let text = std::fs::read_to_string(&record).unwrap();
+    let first = text.lines().next().unwrap();
+    std::fs::write(&record, format!("{first}\n[{{\"path\"")).unwrap();
+    scene.node().take_over(|_| false);
+    assert!(scene.left().is_empty());
+}
+
+#[test]
+fn what_the_user_has_put_there_stays() {
+    let scene = Scene::new();
+    let node = scene.node();
+    scene.acquire(&node, "one");
+    let at = |name: &str| scene.work.join(name);
+    std::fs::write(at(".git/HEAD"), "ref").unwrap();
+    std::fs::write(at("new"), "mine").unwrap();
+    std::fs::rename(at("new"), at("AGENTS.md")).unwrap();
+    std::fs::remove_file(at("CLAUDE.md")).unwrap();
+    std::fs::create_dir(at("CLAUDE.md")).unwrap();
+    std::fs::remove_file(at(".bashrc")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", at(".bashrc")).unwrap();
+    node.release(&id("one"));
+    assert_eq!(scene.left(), ALL);
+    assert_eq!(std::fs::read_to_string(at("AGENTS.md")).unwrap(), "mine");
+}
+
+#[test]
+fn where_no_placeholder_can_be_made_the_names_say_so() {
+    let scene = Scene::new();
+    let node = scene.node();
+    let look = || {
+        let mut names = scene.look();
+        let nowhere = PathBuf::from("/proc/AGENTS.md");
+        names.protected.insert(nowhere, Protected::Missing(Placeholder::Socket));
+        names
+    };
+    let names = node.acquire(&id("one"), look);
+    assert!(names.unheld.unwrap().contains("/proc/AGENTS.md"));
+    assert!(names.protected.is_empty(), "none of them is held");
+    assert!(scene.left().is_empty(), "what was made is taken back");
+    node.release(&id("one"));
+}
+
+#[test]
+fn a_copy_of_the_workspace_has_none() {
+    let scene = Scene::new();
+    let node = scene.node();
+    scene.acquire(&node, "one");
+    let copy = scene.work.parent().unwrap().join("copy");
+    std::fs::create_dir_all(copy.join(".git")).unwrap();
+    std::fs::write(copy.join("AGENTS.md"), "of the session's own").unwrap();
+    std::os::unix::fs::symlink(NOWHERE, copy.join(".bashrc")).unwrap();
+    node.leave_out(&id("one"), &scene.work, &copy);
+    let left: Vec<_> = std::fs::read_dir(&copy).unwrap().flatten().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
