@@ -22,6 +22,7 @@ mod policy_options;
 mod python_input;
 mod size;
 mod terminal;
+mod workspace;
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "keeper") {

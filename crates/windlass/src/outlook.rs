@@ -1,12 +1,10 @@
 //! What a policy would amount to for a session here: the machine is asked, the files around are
 //! looked at, a plan is made. Starts no session and needs no node.
 
-use std::path::PathBuf;
-
 use anyhow::Context;
 use windlass_client::{ClientError, Dirs};
 use windlass_node::sandbox::plan::depth;
-use windlass_node::sandbox::survey::Place;
+use windlass_node::sandbox::survey::{Place, homes};
 use windlass_node::sandbox::{Machine, Plan, PlanError, Site, plan, survey};
 use windlass_protocol::policy::Policy;
 
@@ -39,7 +37,8 @@ pub fn site_here() -> anyhow::Result<Site> {
         needed: Vec::new(),
         hidden: vec![dirs.state, dirs.runtime],
         home: std::env::home_dir(),
-        tmp: None::<PathBuf>,
-        family: None,
+        homes: homes::homes(),
+        programs: homes::programs(),
+        ..Site::default()
     })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use windlass_protocol::confinement::{Control, Isolation};
-use windlass_protocol::policy::{PROTECTED, PolicyRequest, Preset};
+use windlass_protocol::policy::{PROTECTED, PolicyRequest, Preset, TRUSTED_AT_HOME};
 
 use super::wire::{Access, Entry, EntryPath, FileSystem, NetworkAccess, Special};
 use super::{BadSandbox, ENTRIES_MAX, paths, repeated, simple};
@@ -180,7 +180,8 @@ impl Rules {
         let in_a_root = path
             .parent()
             .is_some_and(|root| root == workspace || self.at(root) == Some(Access::Write));
-        in_a_root && PROTECTED.contains(&name)
+        // Where a home's names are missing elsewhere, they can be made.
+        in_a_root && PROTECTED.contains(&name) && !TRUSTED_AT_HOME.contains(&name)
     }
 }
 

@@ -3,16 +3,16 @@
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use windlass_mcp::{Connect, Door, DoorOptions, Transport, http, serve_stdio};
 
 use super::up::{self, ListenArgs};
-use crate::node_access;
 use crate::policy_options::PolicyOptions;
 use crate::terminal::Terminal;
+use crate::{node_access, workspace};
 
 /// Where the TCP door is, unless it is said.
 const LISTEN: SocketAddr =
@@ -35,7 +35,7 @@ pub struct Args {
     /// With --http: where the door is to be, if it is not open yet
     #[arg(long, value_name = "ADDRESS:PORT", requires = "http", default_value_t = LISTEN)]
     pub listen: SocketAddr,
-    /// Where sessions work; default: the current directory, unless it is / or the home
+    /// Where sessions work; default: the current directory, unless it is a home or holds one
     #[arg(long, value_name = "DIR")]
     pub workspace: Option<PathBuf>,
     /// The interpreter, or a virtual environment's directory
@@ -51,7 +51,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     }
     let workspace = match args.workspace {
         Some(path) => Some(path.canonicalize().with_context(|| format!("no {}", path.display()))?),
-        None => std::env::current_dir().ok().filter(|here| is_a_place_to_work(here)),
+        None => std::env::current_dir().ok().filter(|here| workspace::may_work_in(here)),
     };
     if std::io::stdin().is_terminal() {
         terminal
@@ -69,11 +69,6 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Some clients start their servers in `/` or in the home: no session is to write there.
-fn is_a_place_to_work(here: &Path) -> bool {
-    std::env::home_dir().is_none_or(|home| !home.starts_with(here))
-}
-
 async fn say_url(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let listen = ListenArgs { listen: Some(args.listen), listen_anywhere: false };
     let client = node_access::started_with(listen.of_node()).await?;
@@ -85,17 +80,4 @@ async fn say_url(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCod
     terminal
         .note("clients send the header `Authorization: Bearer TOKEN`, from `windlass token`")?;
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sessions_do_not_work_in_the_home_or_above_it() {
-        let home = std::env::home_dir().unwrap();
-        assert!(!is_a_place_to_work(Path::new("/")));
-        assert!(!is_a_place_to_work(&home));
-        assert!(is_a_place_to_work(&home.join("project")));
-    }
 }

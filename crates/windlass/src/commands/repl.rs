@@ -13,11 +13,12 @@ use windlass_protocol::SessionId;
 use windlass_protocol::api::SubmitTurn;
 
 use crate::answers::{Answers, Echo};
-use crate::commands::run::create_here;
+use crate::commands::run::create_in;
 use crate::follow::{CtrlC, Followed, Follower, Person};
 use crate::policy_options::PolicyOptions;
 use crate::python_input::{Input, check};
 use crate::terminal::Terminal;
+use crate::workspace::Workspace;
 use crate::{exit, node_access};
 
 /// Entries of the history file.
@@ -39,8 +40,15 @@ Examples:
   windlass repl --session SESSION    go on in one that is there")]
 pub struct Args {
     /// Go on in this session
-    #[arg(long, value_name = "ID", conflicts_with_all = ["python", "keep", "PolicyOptions"])]
+    #[arg(
+        long,
+        value_name = "ID",
+        conflicts_with_all = ["workspace", "python", "keep", "PolicyOptions"]
+    )]
     session: Option<SessionId>,
+    /// Where the new session works; default: the current directory, unless it is a home
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
     /// The interpreter, or a virtual environment's directory
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
@@ -56,7 +64,10 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     let client = node_access::started().await?;
     let session = match &args.session {
         Some(id) => client.session(id).await?,
-        None => create_here(&client, args.python.as_deref(), policy).await?,
+        None => {
+            let workspace = Workspace::choose(args.workspace.as_deref(), terminal)?;
+            create_in(&client, workspace, args.python.as_deref(), policy).await?
+        }
     };
     let mut follower = Follower::new(&client, &session);
     let mut keys = Keys::new(&client)?;

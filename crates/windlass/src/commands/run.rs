@@ -15,13 +15,15 @@ use crate::answers::Answers;
 use crate::follow::{CtrlC, Followed, Follower, Person};
 use crate::policy_options::PolicyOptions;
 use crate::terminal::Terminal;
+use crate::workspace::Workspace;
 use crate::{duration, exit, node_access};
 
 /// Run a file of code and show what it says
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The code runs in a session of its own, in the current directory, confined: `windlass policy explain`
-says how. Ctrl-C interrupts it; a second Ctrl-C leaves it running and says how to come back.
+says how. In a home directory, or where programs are, the session gets a directory of its own. Ctrl-C
+interrupts the code; a second Ctrl-C leaves it running and says how to come back.
 
 Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost.
 
@@ -36,8 +38,15 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Run in this session instead of a new one
-    #[arg(long, value_name = "ID", conflicts_with_all = ["python", "keep", "PolicyOptions"])]
+    #[arg(
+        long,
+        value_name = "ID",
+        conflicts_with_all = ["workspace", "python", "keep", "PolicyOptions"]
+    )]
     session: Option<SessionId>,
+    /// Where the new session works; default: the current directory, unless it is a home
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
     /// The interpreter, or a virtual environment's directory
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
@@ -58,7 +67,10 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     let client = node_access::started().await?;
     let session = match &args.session {
         Some(id) => client.session(id).await?,
-        None => create_here(&client, args.python.as_deref(), policy).await?,
+        None => {
+            let workspace = Workspace::choose(args.workspace.as_deref(), terminal)?;
+            create_in(&client, workspace, args.python.as_deref(), policy).await?
+        }
     };
     let submit = SubmitTurn {
         id: Some(fresh_turn_id()),
@@ -73,17 +85,17 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     finish(&args, &client, &session.id, followed, terminal).await
 }
 
-/// A new session that works in the current directory.
-pub async fn create_here(
+/// A new session that works there.
+pub async fn create_in(
     client: &Client,
+    workspace: Workspace,
     python: Option<&Path>,
     policy: Option<PolicyRequest>,
 ) -> anyhow::Result<Session> {
-    let here = std::env::current_dir().context("the current directory is gone")?;
     let create = CreateSession {
         interpreter: python.map(interpreter).transpose()?,
-        workspace: Some(text(&here)?),
-        policy,
+        policy: workspace.required(policy)?,
+        workspace: workspace.directory().map(text).transpose()?,
         ..CreateSession::default()
     };
     Ok(client.create_session(&create).await?.session)

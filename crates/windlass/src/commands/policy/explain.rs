@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use windlass_node::sandbox::Machine;
 use windlass_node::sandbox::survey::{Place, expand};
+use windlass_node::sandbox::{Machine, Protected};
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
 use windlass_protocol::policy::{Limits, Network, Policy, UnixSockets, WorkspaceAccess};
 
@@ -88,12 +88,19 @@ impl Subject<'_> {
 
     fn files(&self) -> Vec<Sentence> {
         let mut sentences = vec![self.reading(), self.writing()];
-        let names: Vec<String> = self.place.protected.keys().map(|path| self.short(path)).collect();
-        if !names.is_empty() {
-            sentences.push(Sentence {
-                text: format!("cannot change {}", list(&names)),
-                rests_on: &[Control::Protected],
-            });
+        let (missing, there): (Vec<_>, Vec<_>) = self
+            .place
+            .protected
+            .iter()
+            .partition(|(_, found)| matches!(found, Protected::Missing(_)));
+        for (verb, names) in [("change", there), ("make", missing)] {
+            let names: Vec<String> = names.iter().map(|(path, _)| self.short(path)).collect();
+            if !names.is_empty() {
+                sentences.push(Sentence {
+                    text: format!("cannot {verb} {}", list(&names)),
+                    rests_on: &[Control::Protected],
+                });
+            }
         }
         sentences
     }
@@ -344,7 +351,7 @@ mod tests {
             readable: policy.readable.iter().map(PathBuf::from).collect(),
             writable: policy.writable.iter().map(PathBuf::from).collect(),
             hidden: BTreeMap::from([(PathBuf::from("/people/u/keys"), Kind::Directory)]),
-            protected: BTreeMap::from([(work.join(".git"), Kind::Directory)]),
+            protected: BTreeMap::from([(work.join(".git"), Protected::Real(Kind::Directory))]),
             workspace: work,
             ..Place::default()
         };
