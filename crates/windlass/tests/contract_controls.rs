@@ -78,10 +78,16 @@ async fn contract_56_a_required_control_that_cannot_be_enforced_keeps_the_sessio
     check_holds(&error.message, &["protected", "Landlock", "full"]);
     assert!(!error.remedy.is_empty(), "{error:?}");
 
-    // The same control where there is nothing for it to do is not missing.
+    // Names that are missing cannot be kept from being made either.
     let empty = node.base().join("empty");
     std::fs::create_dir(&empty).unwrap();
     let policy = requiring(landlock, &[Control::Write, Control::Protected]);
+    let error = refused(&client, &empty, policy).await;
+    check_holds(&error.message, &["protected", "Landlock", "full"]);
+
+    // The same control where there is nothing for it to do is not missing.
+    let policy = requiring(landlock, &[Control::Write, Control::Protected]);
+    let policy = PolicyRequest { preset: Some(Preset::ReadOnly), ..policy };
     let session = started(&client, &empty, policy).await;
     let state = session.confinement.unwrap().state(Control::Protected);
     assert_eq!(state, Some(ControlState::NotAsked));
