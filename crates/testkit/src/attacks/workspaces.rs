@@ -102,11 +102,16 @@ pub(super) fn path_entry(place: &Path) -> PathBuf {
 
 /// Makes what is missing in a project, and takes away what an attack planted.
 pub(super) fn restore_project(workspace: &Path) -> anyhow::Result<()> {
-    for planted in [".vscode", ".codex"] {
-        let _ = fs::remove_dir_all(workspace.join(planted));
+    // The node's placeholders are empty directories and sockets: a live session needs them.
+    for planted in [".vscode", ".codex"].map(|name| workspace.join(name)) {
+        if fs::read_dir(&planted).is_ok_and(|mut entries| entries.next().is_some()) {
+            let _ = fs::remove_dir_all(planted);
+        }
     }
-    for planted in [".mcp.json", "CLAUDE.md"] {
-        let _ = fs::remove_file(workspace.join(planted));
+    for planted in [".mcp.json", "CLAUDE.md"].map(|name| workspace.join(name)) {
+        if planted.is_file() {
+            let _ = fs::remove_file(planted);
+        }
     }
     fill(workspace, PROJECT)
 }
