@@ -649,7 +649,7 @@ export interface Policy {
   limits: Limits;
   network: Network;
   preset: Preset;
-  /** Names directly below a writable root that can be read and not written. */
+  /** Names directly below a writable root that can be read, and neither written, replaced nor made. */
   protected: string[];
   /** What can be read, the workspace besides. `/` is the whole system. */
   readable: string[];

@@ -770,7 +770,7 @@ class _Policy(TypedDict):
     limits: Limits
     network: Network
     preset: Preset
-    # Names directly below a writable root that can be read and not written.
+    # Names directly below a writable root that can be read, and neither written, replaced nor made.
     protected: list[str]
     # What can be read, the workspace besides. `/` is the whole system.
     readable: list[str]
