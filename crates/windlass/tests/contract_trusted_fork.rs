@@ -17,7 +17,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 /// Forks of each race: enough for the old code to fail nearly always.
 const ROUNDS: usize = 6;
 
-/// A node with a session, and a directory that the session cannot see.
+/// A node with a session, and a directory that the session cannot write.
 struct Stage {
     node: TestNode,
     client: Client,
@@ -45,11 +45,11 @@ impl Stage {
              def attempt(act, *arguments):\n\
              \x20   try: act(*arguments); return True\n\
              \x20   except OSError: return False\n\
-             attempt(os.listdir, OUT)",
+             attempt(open, OUT + '/new', 'w')",
             family.display()
         );
         let seen = stage.run(&code).await;
-        assert_eq!(seen, "False\n", "the session must not see what it attacks");
+        assert_eq!(seen, "False\n", "the session must not be able to write what it attacks");
         stage
     }
 
