@@ -6,14 +6,16 @@ import os
 
 from attack import STAGE, planted, refused
 
-DEPTH = 3000
+# Together longer than a path may be, and few enough to be removed with a descriptor for each.
+DEPTH = 100
+NAME = "d" * 200
 
 
 def plant():
     here = os.getcwd()
     for _ in range(DEPTH):
-        os.mkdir("d")
-        os.chdir("d")
+        os.mkdir(NAME)
+        os.chdir(NAME)
     os.chdir(here)
     planted(f"{DEPTH} directories in one another")
 

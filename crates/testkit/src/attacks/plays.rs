@@ -212,7 +212,7 @@ impl Scene<'_> {
     }
 
     /// A program outside: whether a session starts all the same.
-    pub(super) async fn from_outside(
+    pub(super) async fn play_outside(
         &mut self,
         attack: &Attack,
         user: OutsideUser,

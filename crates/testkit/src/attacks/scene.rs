@@ -116,7 +116,7 @@ impl<'a> Scene<'a> {
             Play::Again { first, second } => self.again(attack, first, second).await,
             Play::Fork { look } => self.with_fork(attack, look).await,
             Play::Files => self.with_files(attack).await,
-            Play::Outside { user } => self.from_outside(attack, user).await,
+            Play::Outside { user } => self.play_outside(attack, user).await,
             Play::Typed => self.typed(attack).await,
         };
         // One attack that cannot be played must not keep the others from being played.
