@@ -148,7 +148,7 @@ const OPENS: &[(i64, u8, u8)] = &[
 ];
 
 /// A file is made: `O_CREAT`, or the part of `O_TMPFILE` that is not `O_DIRECTORY`.
-const MAKES_FILE: u32 = (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY).cast_unsigned();
+const MAKES_FILE: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
 
 /// Namespaces that `clone` could make. CLONE_NEWTIME shares its bit with the exit signal there.
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER

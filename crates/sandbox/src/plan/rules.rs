@@ -107,7 +107,7 @@ fn private(path: &Path, files: u64, place: &Place) -> Rule {
     let of_machine = place.writable.iter().any(|root| root == path);
     let make_socket = if of_machine { 0 } else { rights::MAKE_SOCKET };
     let others = files & !(rights::MAKE_SOCKET | rights::RESOLVE_UNIX);
-    Rule { path: path.to_owned(), access: others | make_socket & files }
+    Rule { path: path.to_owned(), access: others | (make_socket & files) }
 }
 
 /// The only wall: reading, writing, TCP and signals.

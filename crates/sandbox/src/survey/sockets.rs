@@ -70,8 +70,8 @@ impl Sight<'_> {
     fn holds(&self, path: &Path) -> bool {
         let is_private = || OWN.iter().any(|own| is_below(path, Path::new(own)));
         let is_shown = || {
-            let by_name = self.shown.iter().filter(|root| **root != Path::new("/"));
-            by_name.into_iter().any(|root| is_below(path, root))
+            let mut by_name = self.shown.iter().filter(|root| **root != Path::new("/"));
+            by_name.any(|root| is_below(path, root))
         };
         let is_hidden = || self.hidden.keys().any(|hidden| is_below(path, hidden));
         is_shown() || !is_private() && !is_hidden()

@@ -1,3 +1,5 @@
+//! Which sockets are found, and which of them are covered.
+
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
 use super::*;
