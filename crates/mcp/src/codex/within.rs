@@ -48,6 +48,8 @@ fn both(codex: PolicyRequest, options: &PolicyRequest, workspace: Option<&Path>)
         shown: shown.filter(|path| !codex.hidden.contains(path)).cloned().collect(),
         hidden,
         network: Some(network(&codex, options)),
+        // Codex says nothing of these.
+        unix_sockets: options.unix_sockets,
         limits: options.limits,
         environment: options.environment.clone(),
         // Codex calls servers outside of its sandbox too, and its user named these.
