@@ -61,10 +61,10 @@ impl View {
             Mount::Bind { access: Access::Read, .. } | Mount::Hold { access: Access::Read, .. }
         );
         if reads && self.writable(path) {
-            self.pin_above(&path.to_owned());
+            self.pin_above(path);
         }
-        let Some(path) = mount.path() else { return };
-        self.mounts.insert(path.as_os_str().to_owned(), mount);
+        let key = path.as_os_str().to_owned();
+        self.mounts.insert(key, mount);
     }
 
     /// A directory above a read-only path could be renamed, and another one put in its place: each up to
