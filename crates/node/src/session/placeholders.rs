@@ -23,7 +23,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use windlass_protocol::SessionId;
-use windlass_sandbox::beneath::Directory;
+use windlass_sandbox::beneath;
 use windlass_sandbox::{Names, Placeholder};
 
 /// Where the link of a placeholder leads: nothing is there, and nothing can be made there.
@@ -169,7 +169,7 @@ impl Placeholders {
 
     /// Takes the placeholders of a session's workspace out of a copy of it. A copy has no sockets; what
     /// is left are links to nowhere and empty directories.
-    pub fn leave_out(&self, id: &SessionId, workspace: &Path, copy: &Directory) {
+    pub fn leave_out(&self, id: &SessionId, workspace: &Path, copy: &beneath::Directory) {
         let table = self.lock();
         for path in table.sessions.get(id).into_iter().flatten() {
             let Ok(inside) = path.strip_prefix(workspace) else { continue };

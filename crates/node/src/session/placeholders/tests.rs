@@ -155,7 +155,7 @@ fn a_copy_of_the_workspace_has_none() {
     std::fs::create_dir_all(copy.join(".git")).unwrap();
     std::fs::write(copy.join("AGENTS.md"), "of the session's own").unwrap();
     std::os::unix::fs::symlink(NOWHERE, copy.join(".bashrc")).unwrap();
-    node.leave_out(&id("one"), &scene.work, &Directory::trusted(&copy).unwrap());
+    node.leave_out(&id("one"), &scene.work, &beneath::Directory::trusted(&copy).unwrap());
     let left: Vec<_> = std::fs::read_dir(&copy).unwrap().flatten().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }
