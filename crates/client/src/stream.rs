@@ -82,6 +82,12 @@ impl LeanStream {
     }
 }
 
+impl AsFd for LeanStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl AsyncRead for LeanStream {
     fn poll_read(
         mut self: Pin<&mut Self>,

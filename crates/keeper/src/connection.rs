@@ -1,11 +1,13 @@
 //! The connection to a node: reads its frames, and writes what the link half holds. It keeps only
 //! a place in the held events, never a copy of them.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytes::{Bytes, BytesMut};
 use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use windlass_lifecycle::link::KeeperHalf;
 use windlass_protocol::LinkSeq;
 use windlass_protocol::frame::{self, Decoder, EncodeError};
@@ -27,6 +29,8 @@ pub(crate) struct Connection {
     /// Bytes written of the one after it.
     partly: usize,
     blocked: bool,
+    /// The last descriptor that came with its bytes.
+    passed: Option<OwnedFd>,
 }
 
 /// Why a connection is over.
@@ -46,6 +50,7 @@ impl Connection {
             sent: LinkSeq(0),
             partly: 0,
             blocked: false,
+            passed: None,
         }
     }
 
@@ -69,7 +74,17 @@ impl Connection {
 
     /// Reads what has come, once; how many bytes.
     pub fn fill(&mut self, scratch: &mut [u8]) -> Result<usize, Gone> {
-        match rustix::io::read(&self.socket, &mut *scratch) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(scratch)];
+        // Connections are not blocking; more descriptors than one are closed by the kernel.
+        let received = recvmsg(&self.socket, &mut into, &mut rights, RecvFlags::CMSG_CLOEXEC);
+        for message in rights.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
+                self.passed = descriptors.next();
+            }
+        }
+        match received.map(|received| received.bytes) {
             Ok(0) => Err(Gone::Closed),
             Ok(read) => {
                 self.decoder.push(&scratch[..read]);
@@ -78,6 +93,11 @@ impl Connection {
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(_) => Err(Gone::Closed),
         }
+    }
+
+    /// The last descriptor that came, once.
+    pub fn take_passed(&mut self) -> Option<OwnedFd> {
+        self.passed.take()
     }
 
     /// The first message, if all of it has come: it is read whole, for the one who sent it may be

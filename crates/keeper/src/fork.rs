@@ -364,7 +364,7 @@ impl Twin {
             family: Some(family::room_of_twin(&fork.room)),
             // A worker from a zygote is the child of who is first in its pid namespace: not of a twin's
             // keeper.
-            zygote: None,
+            from_zygote: false,
             // Bound by its keeper, and never renamed.
             socket: None,
             ..original.clone()

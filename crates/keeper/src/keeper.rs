@@ -52,6 +52,8 @@ pub(crate) struct Keeper {
     /// Since when no node is heard; the keeper ends itself after the grace.
     pub(crate) alone_since: Option<Instant>,
     pub(crate) launch: Option<Box<Launch>>,
+    /// A connection to a zygote, for the next worker and no other.
+    pub(crate) zygote: Option<OwnedFd>,
     /// A worker that waits for a session.
     pub(crate) waiting: Option<InWaiting>,
     pub(crate) stage: Stage,
@@ -120,6 +122,7 @@ impl Keeper {
             callers: Vec::new(),
             alone_since: Some(Instant::now()),
             launch: None,
+            zygote: None,
             waiting: None,
             stage: Stage::Down,
             running: Running::default(),
@@ -245,8 +248,8 @@ impl Keeper {
         self.leave_egress();
         let Some(launch) = &self.launch else { return };
         let (hold, waiting) = (self.held.hold(), self.waiting.take());
-        let room = self.family.room.as_deref();
-        match self.held.around(|| starting::start(launch, room, hold, waiting)) {
+        let (room, zygote) = (self.family.room.as_deref(), self.zygote.take());
+        match self.held.around(|| starting::start(launch, room, hold, waiting, zygote)) {
             Ok(Fresh { mut worker, confinement, listener }) => {
                 if worker.start != StartedBy::Exec {
                     // It is what it will be; one that was run has only begun to load.

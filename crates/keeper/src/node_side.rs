@@ -89,10 +89,12 @@ impl Keeper {
             eprintln!("keeper: an attach cannot be answered: {error}");
             return;
         }
+        let zygote = caller.take_passed();
         // The former node's connection closes here: it is fenced.
         self.node = Some(caller);
         self.alone_since = None;
         if let Some(mut launch) = claim.launch {
+            self.zygote = zygote.filter(|_| launch.from_zygote);
             if let Some(waiting) = &self.waiting {
                 waiting.complete(&mut launch);
             }
@@ -189,6 +191,7 @@ impl Keeper {
                 // Counted when told, not when done: a node that attaches meanwhile must not tell
                 // it again.
                 self.restarts += 1;
+                self.zygote = self.node.as_mut().and_then(Connection::take_passed);
                 self.clear(Then::StartAfresh);
             }
             Command::Shutdown { grace_ms } => self.finish(Duration::from_millis(grace_ms)),

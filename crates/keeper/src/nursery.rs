@@ -157,7 +157,7 @@ impl Nursery {
                 })?;
                 Ok((Kind::Keeper, forked))
             }
-            (ToNursery::Zygote { argv, env, cwd, .. }, [listener, control, log]) => {
+            (ToNursery::Zygote { argv, env, cwd, .. }, [control, log]) => {
                 let (program, arguments) =
                     argv.split_first().ok_or_else(|| io::Error::other("no program is named"))?;
                 let mut command = Command::new(program);
@@ -165,8 +165,8 @@ impl Nursery {
                 command.envs(env.iter().map(|(name, value)| (name, value)));
                 let (parent, rights) = (getpid(), self.rights);
                 let null = stdio::stdout();
-                // In this order they are what `ZYGOTE_LISTENER` and `ZYGOTE_CONTROL` say.
-                let places = [stdio::stdin(), null, log.as_fd(), listener.as_fd(), control.as_fd()];
+                // In this order they are what `ZYGOTE_CONTROL` says.
+                let places = [stdio::stdin(), null, log.as_fd(), control.as_fd()];
                 let forked = fork_child(&places, || become_zygote(&mut command, parent, rights))?;
                 Ok((Kind::Zygote, forked))
             }

@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -124,6 +124,8 @@ pub(crate) enum StartError {
     Spawn(#[from] SpawnError),
     #[error("no zygote can reach it: there is no pid namespace")]
     NoNamespace,
+    #[error("no connection to a zygote came with it")]
+    NoConnection,
     #[error("the view that it has built is not the plan's")]
     OtherView,
 }
@@ -135,12 +137,13 @@ impl From<Errno> for StartError {
 }
 
 /// Starts a worker, by the quickest way there is. `room` is what twins have left it of the family's
-/// directory, if there were any.
+/// directory, if there were any; `zygote` is a connection for this worker.
 pub(crate) fn start(
     launch: &Launch,
     room: Option<&Path>,
     hold: Hold,
     waiting: Option<InWaiting>,
+    zygote: Option<OwnedFd>,
 ) -> Result<Fresh, StartError> {
     let waiting = match waiting {
         Some(InWaiting { worker: Stage::Bound { started, bound, meter }, lines, .. }) => {
@@ -170,8 +173,8 @@ pub(crate) fn start(
             None => worker.end(),
         }
     }
-    if let Some(zygote) = launch.zygote.as_deref() {
-        match fork(zygote, Shape::of(&plan), hold, &launch.cgroups) {
+    if let Some(zygote) = zygote {
+        match fork(zygote.as_fd(), Shape::of(&plan), hold, &launch.cgroups) {
             Ok((worker, lines)) => {
                 let rest = Plan { controls: Vec::new(), ..plan.clone() };
                 return Ok(Fresh::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
@@ -183,7 +186,7 @@ pub(crate) fn start(
 }
 
 fn fork(
-    zygote: &Path,
+    zygote: BorrowedFd<'_>,
     shape: Shape,
     hold: Hold,
     cgroups: &[PathBuf],
@@ -202,9 +205,14 @@ fn fork(
 
 /// Forks a worker that waits, and has it build the view that its session will most likely have, and
 /// confine itself if it is known for what.
-fn make_wait(prepare: &Prepare, hold: Hold) -> Result<InWaiting, StartError> {
+fn make_wait(
+    prepare: &Prepare,
+    zygote: Option<OwnedFd>,
+    hold: Hold,
+) -> Result<InWaiting, StartError> {
     let shape = serde_json::from_value(prepare.shape.clone())?;
-    let (mut worker, lines) = fork(&prepare.zygote, shape, hold, &prepare.cgroups)?;
+    let zygote = zygote.ok_or(StartError::NoConnection)?;
+    let (mut worker, lines) = fork(zygote.as_fd(), shape, hold, &prepare.cgroups)?;
     let cgroups = prepare.cgroups.clone();
     let watch = Watch::ahead(&cgroups, prepare.bound.as_ref().map(|bound| &*bound.cwd));
     if let Some(plan) = &prepare.plan {
@@ -246,15 +254,16 @@ fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
 impl Keeper {
     /// Has a worker wait for a session. The node is told when it is in its cgroups; a keeper that
     /// cannot have one is of no use.
-    pub(crate) fn prepare(&mut self, caller: Connection, prepare: &Prepare) {
+    pub(crate) fn prepare(&mut self, mut caller: Connection, prepare: &Prepare) {
         if self.launch.is_some() || self.waiting.is_some() {
             return;
         }
         let _ = rustix::thread::set_name(WAITING_NAME);
+        let zygote = caller.take_passed();
         self.node = Some(caller);
         self.alone_since = None;
         let hold = self.held.hold();
-        let forked = make_wait(prepare, hold);
+        let forked = make_wait(prepare, zygote, hold);
         match forked {
             Ok(waiting) => {
                 self.waiting = Some(waiting);

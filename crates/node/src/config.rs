@@ -116,11 +116,6 @@ impl Config {
         }
     }
 
-    /// Where zygotes listen.
-    pub(crate) fn zygotes_dir(&self) -> PathBuf {
-        self.runtime_dir.join("z")
-    }
-
     pub(crate) fn keepers_dir(&self) -> PathBuf {
         self.runtime_dir.join("k")
     }

@@ -12,6 +12,7 @@ mod tending;
 mod zygote;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,13 +26,13 @@ use windlass_protocol::{Epoch, SessionId, environments};
 use windlass_sandbox::{Around, Plan, Wanted};
 
 use self::pool::{Model, Waiting};
-use self::zygote::Zygote;
 use crate::config::{Config, StartBy};
 use crate::trust::{Advice, Trust};
 use crate::workers::Recipe;
 
 pub(crate) use self::pool::{Claimed, Offer};
 pub(crate) use self::tending::tend;
+pub(crate) use self::zygote::Zygote;
 
 /// All environments of this node.
 #[derive(Debug)]
@@ -135,11 +136,25 @@ impl Environments {
 
     /// The zygote from which a session's workers can be forked, if one is ready that fits. If none
     /// is, one is started for those who come later.
-    pub fn zygote_for(&self, asking: &Asking<'_>) -> Option<PathBuf> {
+    pub fn zygote_for(&self, asking: &Asking<'_>) -> Option<Arc<Zygote>> {
         if self.start == StartBy::Exec {
             return None;
         }
-        let environment = self.of(asking)?;
+        let zygote = self.ready(self.of(asking)?)?;
+        zygote.fits(&asking.recipe.env).then_some(zygote)
+    }
+
+    /// A connection to the zygote of this interpreter, for one more worker of a session that had
+    /// its first one from there.
+    pub fn connect(&self, program: &Path) -> Option<OwnedFd> {
+        if self.start == StartBy::Exec {
+            return None;
+        }
+        self.ready(self.of_program(program)?)?.connect().ok()
+    }
+
+    /// The zygote of an environment, if it is ready and what it should be.
+    fn ready(&self, environment: &Environment) -> Option<Arc<Zygote>> {
         let mut state = environment.lock();
         state.used = Some(Instant::now());
         let zygote = match &state.zygote {
@@ -160,17 +175,17 @@ impl Environments {
             self.wanted.notify_one();
             return None;
         }
-        zygote.fits(&asking.recipe.env).then(|| zygote.socket().to_owned())
+        Some(zygote)
     }
 
     /// A worker that waits, for a session that [`Self::zygote_for`] gave this zygote to.
-    pub fn claim(&self, zygote: &Path, outline: &Outline<'_>) -> Option<Claimed> {
+    pub fn claim(&self, zygote: u64, outline: &Outline<'_>) -> Option<Claimed> {
         if self.start != StartBy::Pool {
             return None;
         }
         for environment in &self.list {
             let mut state = environment.lock();
-            if !state.is_at(zygote) {
+            if !state.is_of(zygote) {
                 continue;
             }
             if !state.model.as_ref().is_some_and(|model| model.suits(outline)) {
@@ -206,9 +221,9 @@ impl Environments {
     }
 
     /// Whether those who wait, of this zygote, are for such sessions as this.
-    pub fn suits(&self, zygote: &Path, outline: &Outline<'_>) -> bool {
+    pub fn suits(&self, zygote: u64, outline: &Outline<'_>) -> bool {
         let suits = |state: &State| state.model.as_ref().is_some_and(|model| model.suits(outline));
-        let environment = self.list.iter().map(Environment::lock).find(|one| one.is_at(zygote));
+        let environment = self.list.iter().map(Environment::lock).find(|one| one.is_of(zygote));
         environment.is_some_and(|state| suits(&state))
     }
 
@@ -313,11 +328,6 @@ impl State {
     /// Whether its zygote is this one.
     fn is_of(&self, number: u64) -> bool {
         matches!(&self.zygote, Stage::Ready(zygote) if zygote.number() == number)
-    }
-
-    /// Whether its zygote listens there.
-    fn is_at(&self, socket: &Path) -> bool {
-        matches!(&self.zygote, Stage::Ready(zygote) if zygote.socket() == socket)
     }
 
     /// Ends the zygote if a session can write to where its code came from.

@@ -16,6 +16,7 @@ mod instance;
 mod keepers;
 mod metrics;
 mod nursery;
+mod passing;
 mod run;
 mod session;
 mod tools;

@@ -106,14 +106,12 @@ impl Nursery {
         self.ask(|id| ToNursery::Keeper { id, hold: hold.clone() }, &[listener, log])
     }
 
-    /// Starts a zygote that serves `listener`; with it the node's end of the socket to it, which
-    /// closes when the zygote ends.
+    /// Starts a zygote; with it the node's end of the socket to it, which closes when the zygote ends.
     pub fn zygote(
         &self,
         argv: &[String],
         env: &BTreeMap<String, String>,
         cwd: &Path,
-        listener: BorrowedFd<'_>,
         log: BorrowedFd<'_>,
     ) -> io::Result<(Born, OwnedFd)> {
         let cwd = cwd.to_str().ok_or_else(|| io::Error::other("its directory is not text"))?;
@@ -125,7 +123,7 @@ impl Nursery {
             env: env.clone(),
             cwd: cwd.to_owned(),
         };
-        Ok((self.ask(word, &[listener, theirs.as_fd(), log])?, ours))
+        Ok((self.ask(word, &[theirs.as_fd(), log])?, ours))
     }
 
     fn ask(

@@ -89,7 +89,8 @@ pub enum Command {
     },
     /// Have the idle worker fork a twin of itself, and start a keeper for it.
     Fork(Box<Fork>),
-    /// End the worker and everything below it, then start a fresh one.
+    /// End the worker and everything below it, then start a fresh one. A connection to a zygote may
+    /// come with it, as with a launch.
     Restart,
     /// End the worker and everything below it, then exit.
     Shutdown { grace_ms: u64 },
@@ -284,10 +285,11 @@ pub struct Launch {
     /// The session's cgroups, made by the node: the worker joins each before it runs.
     #[serde(default)]
     pub cgroups: Vec<PathBuf>,
-    /// Where a zygote listens that has what the worker's program would load. Workers are started
-    /// without it where it does not answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub zygote: Option<PathBuf>,
+    /// A connection to a zygote comes with this message, as a descriptor: the zygote has what the
+    /// worker's program would load, and forks one worker for it. Absent, and in a launch of an older
+    /// node, the worker's program is run; so it is if the zygote does not answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub from_zygote: bool,
     /// The keeper's own socket, where it was given another name since it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
@@ -296,10 +298,10 @@ pub struct Launch {
     pub family: Option<PathBuf>,
 }
 
-/// What a keeper needs to have a worker waiting.
+/// What a keeper needs to have a worker waiting. A connection to a zygote comes with it, as a
+/// descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepare {
-    pub zygote: PathBuf,
     /// What must be known of the worker before it is forked; the sandbox's, as in the plan.
     pub shape: serde_json::Value,
     /// The plan whose view it builds while it waits, where there is one.

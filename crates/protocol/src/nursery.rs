@@ -14,10 +14,9 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors that go with one message: those of the request, and its file.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// The descriptors that a zygote finds beside its standard ones: the socket at which keepers ask for
-/// workers, and the node's.
-pub const ZYGOTE_LISTENER: i32 = 3;
-pub const ZYGOTE_CONTROL: i32 = 4;
+/// The descriptor that a zygote finds beside its standard ones: the node's socket to it, over which
+/// it gets the connections of keepers.
+pub const ZYGOTE_CONTROL: i32 = 3;
 
 /// What the node asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,8 +24,8 @@ pub const ZYGOTE_CONTROL: i32 = 4;
 pub enum ToNursery {
     /// A keeper, with its listening socket and its log.
     Keeper { id: u64, hold: String },
-    /// A zygote, with its listening socket, the end of the node's socket to it, and its log. It gets
-    /// exactly this environment, and ends with the nursery.
+    /// A zygote, with its end of the node's socket to it, and its log. It gets exactly this
+    /// environment, and ends with the nursery.
     Zygote { id: u64, argv: Vec<String>, env: Vec<(String, String)>, cwd: String },
     /// A request that is too long for a message. Its JSON text of so many bytes is in the file that is
     /// the first descriptor; the request's own descriptors follow.
@@ -58,7 +57,7 @@ impl ToNursery {
     pub fn descriptors(&self) -> usize {
         match self {
             Self::Keeper { .. } => 2,
-            Self::Zygote { .. } => 3,
+            Self::Zygote { .. } => 2,
             Self::InFile { .. } => 1,
         }
     }

@@ -4,37 +4,42 @@ Owns the order of things between a keeper's request and the worker's own life, w
 Never runs the session's code: what is forked waits for its job first, and confines itself before it
 is a worker. Never has a second thread when it forks.
 
-It is asked by datagrams, each with the descriptors that one worker needs. It answers nothing: the
-keeper hears from what was forked, on a channel of its own. To its node it says once, on descriptor
-4, that it is ready, or why not.
+Descriptor 3 is the socket to its node, whose other end only the node holds. There it says once that it
+is ready, and there it gets connections: one for each worker that a keeper is to have. It has no
+address, so nobody else can ask it for anything. On a connection comes one request, with the descriptors
+that the worker needs. It answers nothing: the keeper hears from what was forked, on a channel of its
+own. What is forked holds neither the node's socket nor any connection.
 """
 
 import ctypes
 import gc
 import os
 import sys
-from _socket import AF_UNIX, CMSG_SPACE, SOCK_DGRAM, SOCK_SEQPACKET, SOL_SOCKET, SCM_RIGHTS, socket
+from _socket import AF_UNIX, CMSG_SPACE, MSG_DONTWAIT, SOCK_SEQPACKET, SOL_SOCKET, SCM_RIGHTS, socket
 from _struct import Struct
 from os import _exit
+from select import POLLIN, poll
 
 from . import afresh, main
 from .import_guard import ImportGuard
 from .practice import practise
 
-_REQUESTS = 3
-_NODE = 4
+_NODE = 3
 _LIBRARY = "libwindlass_sandbox.so"
 # What the first fork of a live session would have to import.
 _OF_TWINS = __package__ + ".twin"
 
-_VERSION = 1
+_VERSION = 2
 # Version, the keeper's namespaces to enter, those of the worker.
 _REQUEST = Struct("<Iii")
 _DESCRIPTORS_MAX = 6
+# Connections that wait for their request. With more, the oldest is closed: its keeper runs the program.
+_CONNECTIONS_MAX = 256
 _ROOM = CMSG_SPACE(4 * _DESCRIPTORS_MAX)
 _NEW_PIDS = 0x20000000
 _NEW_NETWORK = 0x40000000
 _ROOTS = b"R"
+_CONNECTION = b"C"
 _JOB = b"J"
 _NETWORK = b"N"
 _BUILT = b"B"
@@ -46,7 +51,6 @@ def start(preload):
 
     In a worker this is that worker's life, and returns at its end.
     """
-    requests = socket(AF_UNIX, SOCK_DGRAM, 0, _REQUESTS)
     node = socket(AF_UNIX, SOCK_SEQPACKET, 0, _NODE)
     # The interpreter's lock is held in its functions: one of them forks.
     library = ctypes.PyDLL(os.path.join(os.path.dirname(__file__), _LIBRARY))
@@ -67,27 +71,91 @@ def start(preload):
     library.windlass_fill_gaps()
     practise(library, worker)
     _say(node, missing)
+    connections = Connections(node)
     while True:
-        data, descriptors = _receive(requests)
-        if len(data) != _REQUEST.size or len(descriptors) < 5:
-            _close(descriptors)
-            continue
-        version, of_keeper, of_worker = _REQUEST.unpack(data)
+        descriptors, of_keeper, of_worker = connections.next_request()
         between = None
         # Only children enter a pid namespace, and all that are forked here are for a keeper.
-        if version == _VERSION and library.windlass_join(descriptors[0], _NEW_PIDS) == 0:
+        if library.windlass_join(descriptors[0], _NEW_PIDS) == 0:
             of, spaces = descriptors[0], of_keeper & ~_NEW_PIDS
             if of_worker:
                 of, spaces = descriptors[5], of_worker
             between = _fork(library, of, spaces, descriptors[1])
             if between == 0:
-                node.close()
-                requests.close()
+                connections.close()
                 return worker.serve(_become_worker(library, worker, descriptors))
             _let_go(library)
         _close(descriptors)
         if between is not None:
             os.waitpid(between, 0)
+
+
+class Connections:
+    """The node's socket, and the connections that came over it, by their descriptors."""
+
+    def __init__(self, node):
+        self._node = node
+        # In the order in which they came.
+        self._open = []
+        self._ready = []
+        self._poll = poll()
+        self._poll.register(node, POLLIN)
+
+    def next_request(self):
+        """Wait for a request: its descriptors, the keeper's namespaces to enter, those of the worker."""
+        while True:
+            while self._ready:
+                descriptor = self._ready.pop()
+                if descriptor in self._open:
+                    request = self._take(descriptor)
+                    if request is not None:
+                        return request
+            for descriptor, _event in self._poll.poll():
+                if descriptor == _NODE:
+                    self._accept()
+                else:
+                    self._ready.append(descriptor)
+
+    def close(self):
+        """In what was forked: hold none of them."""
+        self._node.close()
+        _close(self._open)
+        self._open = self._ready = []
+
+    def _accept(self):
+        data, descriptors = _receive(self._node)
+        if not data:
+            # The node is gone.
+            _exit(0)
+        if data != _CONNECTION or len(descriptors) != 1:
+            return _close(descriptors)
+        if len(self._open) == _CONNECTIONS_MAX:
+            self._drop(self._open[0])
+        self._open.append(descriptors[0])
+        self._poll.register(descriptors[0], POLLIN)
+
+    def _take(self, descriptor):
+        """The one request of a connection, which is over then; none if its keeper is gone."""
+        connection = socket(AF_UNIX, SOCK_SEQPACKET, 0, descriptor)
+        try:
+            data, descriptors = _receive(connection, MSG_DONTWAIT)
+        except OSError:
+            data, descriptors = b"", []
+        finally:
+            # Connections are kept as numbers: an object would close its number again in a worker.
+            connection.detach()
+        self._drop(descriptor)
+        if len(data) == _REQUEST.size and len(descriptors) >= 5:
+            version, of_keeper, of_worker = _REQUEST.unpack(data)
+            if version == _VERSION and (len(descriptors) == 6 or not of_worker):
+                return descriptors, of_keeper, of_worker
+        _close(descriptors)
+        return None
+
+    def _drop(self, descriptor):
+        self._open.remove(descriptor)
+        self._poll.unregister(descriptor)
+        os.close(descriptor)
 
 
 def _hear_roots(node):
@@ -170,8 +238,8 @@ def _take_job(library, worker, channel):
     return content[4:size], cwd, environment
 
 
-def _receive(connection):
-    data, ancillary, _flags, _from = connection.recvmsg(64, _ROOM)
+def _receive(connection, flags=0):
+    data, ancillary, _flags, _from = connection.recvmsg(64, _ROOM, flags)
     descriptors = []
     for level, kind, content in ancillary:
         if level == SOL_SOCKET and kind == SCM_RIGHTS:

@@ -19,9 +19,10 @@ use windlass_protocol::{SessionId, parts};
 use windlass_sandbox::Shape;
 use windlass_sandbox::plan::ahead::Ahead;
 
-use super::Outline;
+use super::{Outline, Zygote};
 use crate::context::Context;
 use crate::keepers::{self, Starting};
+use crate::passing;
 use crate::session::cgroups::SessionCgroups;
 use crate::session::confine::{Planned, Usual, usual_in};
 use crate::session::places::Place;
@@ -107,7 +108,7 @@ impl Waiting {
     pub async fn make(
         context: &Arc<Context>,
         id: SessionId,
-        zygote: PathBuf,
+        zygote: Arc<Zygote>,
         model: Model,
         binding: Option<Binding>,
     ) -> Result<Self, PoolError> {
@@ -116,7 +117,7 @@ impl Waiting {
             // It touches the disk and starts a process: not on the thread that serves turns.
             tokio::task::spawn_blocking(move || {
                 let meant = binding.and_then(|binding| binding.meant(&context, &model));
-                begin(&context, &id, zygote, &model, meant)
+                begin(&context, &id, &zygote, &model, meant)
             })
             .await
         };
@@ -247,7 +248,7 @@ impl Binding {
 fn begin(
     context: &Context,
     id: &SessionId,
-    zygote: PathBuf,
+    zygote: &Zygote,
     model: &Model,
     meant: Option<Meant>,
 ) -> Result<Claimed, PoolError> {
@@ -266,11 +267,13 @@ fn begin(
         env: env.clone(),
         cwd: place.workspace.clone(),
     });
-    let prepare = Prepare { zygote, shape, plan, bound, cgroups: cgroups.clone() };
+    let prepare = Prepare { shape, plan, bound, cgroups: cgroups.clone() };
     let mut bytes = Vec::new();
     let told = parts::encode(&mut bytes, &ToKeeper::Prepare(Box::new(prepare)))
         .map_err(io::Error::other)
-        .and_then(|()| line.write_all(&bytes))
+        .and_then(|()| zygote.connect())
+        .and_then(|zygote| passing::send(&line, &bytes, zygote.as_fd()))
+        .and_then(|sent| line.write_all(&bytes[sent..]))
         .and_then(|()| line.set_nonblocking(true));
     let (id, starting) = (id.clone(), context.starting.clone());
     let claimed = Claimed { meant, socket, cgroups, id, starting, groups, line, used: false };

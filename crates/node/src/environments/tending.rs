@@ -13,7 +13,6 @@ use super::zygote::{Zygote, ZygoteError};
 use super::{Claims, Environment, Stage, State, nameless};
 use crate::config::StartBy;
 use crate::context::Context;
-use crate::keepers;
 use crate::session::confine::usual;
 use crate::session::places;
 
@@ -43,7 +42,6 @@ pub(crate) async fn tend(context: Arc<Context>) {
     if all.start == StartBy::Exec {
         return;
     }
-    remove_old_sockets(&context);
     let swept = context.clone();
     let _ = tokio::task::spawn_blocking(move || places::sweep(&swept)).await;
     // The machine is found out by trying, which takes a moment.
@@ -177,7 +175,7 @@ async fn start(context: Arc<Context>, place: usize) {
         tokio::task::spawn_blocking(move || {
             let recipe = context.workers.zygote(&program, &preload);
             let recipe = recipe.map_err(|failure| ZygoteError::Untrusted(failure.message))?;
-            Zygote::start(&context, recipe, place, number)
+            Zygote::start(&context, recipe, number)
         })
         .await
     };
@@ -239,9 +237,8 @@ async fn have_one_wait(
     let number = context.environments.next_number();
     let program = environment.lock().program.clone().filter(|_| bind);
     let binding = program.map(|program| Binding { program, number });
-    let socket = zygote.socket().to_owned();
     let made = match nameless(context.epoch, number) {
-        Some(id) => Waiting::make(&context, id, socket, model.clone(), binding).await,
+        Some(id) => Waiting::make(&context, id, zygote.clone(), model.clone(), binding).await,
         None => return,
     };
     let mut state = environment.lock();
@@ -272,10 +269,4 @@ fn free_kib() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(u64::MAX)
-}
-
-/// Sockets of zygotes that ended with an earlier node.
-fn remove_old_sockets(context: &Context) {
-    let Ok(entries) = std::fs::read_dir(context.config.zygotes_dir()) else { return };
-    entries.flatten().for_each(|entry| keepers::remove_socket(&entry.path()));
 }

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Signal, pidfd_send_signal};
 use windlass_protocol::environments::{ZygoteInfo, ZygoteState};
 
@@ -21,6 +20,7 @@ use super::start_alike;
 use crate::context::Context;
 use crate::keepers;
 use crate::nursery::{Born, open_log};
+use crate::passing;
 use crate::trust::{Advice, Distrust, Places, Trust};
 use crate::workers::ZygoteRecipe;
 
@@ -30,19 +30,19 @@ const READY_WAIT: Duration = Duration::from_secs(120);
 /// What comes with the list of roots that sessions can write.
 const ROOTS: &[u8] = b"R";
 
+/// What comes with a keeper's connection.
+const CONNECTION: &[u8] = b"C";
+
 /// The longest word of a zygote.
 const WORD_BYTES_MAX: usize = 64 * 1024;
 
 /// A zygote that is ready. It is ended when this is dropped.
 #[derive(Debug)]
-pub(super) struct Zygote {
+pub(crate) struct Zygote {
     /// Which of all this is.
     number: u64,
-    socket: PathBuf,
-    /// Of the socket's file: the next one's has the same name.
-    inode: Option<u64>,
     process: Born,
-    /// Closed when it ends.
+    /// Closed when it ends. Nobody else holds this end: a zygote serves only who comes from here.
     control: OwnedFd,
     env: BTreeMap<String, String>,
     missing: Vec<String>,
@@ -68,45 +68,23 @@ pub(super) enum ZygoteError {
 
 impl Zygote {
     /// Starts one and waits until it is ready. Not for a thread that others wait for.
-    pub fn start(
+    pub(super) fn start(
         context: &Context,
         recipe: ZygoteRecipe,
-        place: usize,
         number: u64,
     ) -> Result<Self, ZygoteError> {
         let failed = |act| move |cause| ZygoteError::Start { act, cause };
         let config = &context.config;
-        let directory = config.zygotes_dir();
-        std::fs::create_dir_all(&directory).map_err(failed("make the directory of zygotes"))?;
-        // The same for each one of this environment: keepers ask here again when they restart.
-        let socket = directory.join(format!("{place}.sock"));
-        keepers::remove_socket(&socket);
-        let requests = UnixDatagram::bind(&socket).map_err(failed("listen for keepers"))?;
         let log = open_log(&keepers::log_path(config)).map_err(failed("open the log"))?;
         let ZygoteRecipe { argv, env, places, trusted } = recipe;
         let generation = AtomicU64::new(context.trust.generation());
         // No session gets to write there until it has loaded what it will have.
         let _in_use = context.trust.hold(&trusted).map_err(|why| distrusted(&why))?;
-        let started = context
-            .nursery
-            .zygote(&argv, &env, Path::new("/"), requests.as_fd(), log.as_fd())
-            .inspect_err(|_| keepers::remove_socket(&socket));
+        let started = context.nursery.zygote(&argv, &env, Path::new("/"), log.as_fd());
         let (process, control) = started.map_err(failed("start it"))?;
-        let marks = Marks::of(places);
-        let inode = inode_of(&socket);
-        let missing = Vec::new();
-        let mut zygote = Self {
-            number,
-            socket,
-            inode,
-            process,
-            control,
-            env,
-            missing,
-            marks,
-            trusted,
-            generation,
-        };
+        let (marks, missing) = (Marks::of(places), Vec::new());
+        let mut zygote =
+            Self { number, process, control, env, missing, marks, trusted, generation };
         zygote.tell_roots(&context.trust).map_err(failed("tell it what sessions can write"))?;
         zygote.hear_ready()?;
         context.trust.check(&zygote.trusted).map_err(|why| distrusted(&why))?;
@@ -124,12 +102,16 @@ impl Zygote {
         };
         let mut file = File::from(memfd_create("windlass-roots", MemfdFlags::CLOEXEC)?);
         file.write_all(&text)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut rights = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [file.as_fd()];
-        rights.push(SendAncillaryMessage::ScmRights(&descriptors));
-        sendmsg(&self.control, &[IoSlice::new(ROOTS)], &mut rights, SendFlags::NOSIGNAL)?;
-        Ok(())
+        passing::send(&self.control, ROOTS, file.as_fd()).map(drop)
+    }
+
+    /// A connection over which it can be asked for one worker. Whoever holds it is served: it goes to
+    /// a keeper and nobody else.
+    pub fn connect(&self) -> io::Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        passing::send(&self.control, CONNECTION, theirs.as_fd())?;
+        Ok(ours)
     }
 
     fn hear_ready(&mut self) -> Result<(), ZygoteError> {
@@ -159,10 +141,6 @@ impl Zygote {
 
     pub fn number(&self) -> u64 {
         self.number
-    }
-
-    pub fn socket(&self) -> &Path {
-        &self.socket
     }
 
     /// A socket that is readable when it has ended.
@@ -206,19 +184,11 @@ impl Drop for Zygote {
     fn drop(&mut self) {
         // One that has ended already is as it should be.
         let _ = pidfd_send_signal(&self.process.handle, Signal::KILL);
-        if inode_of(&self.socket) == self.inode {
-            keepers::remove_socket(&self.socket);
-        }
     }
 }
 
 fn distrusted(why: &Distrust) -> ZygoteError {
     ZygoteError::Untrusted(Advice(why).to_string())
-}
-
-fn inode_of(path: &Path) -> Option<u64> {
-    use std::os::unix::fs::MetadataExt;
-    Some(std::fs::symlink_metadata(path).ok()?.ino())
 }
 
 fn pss_kib(pid: i32) -> Option<u64> {

@@ -55,6 +55,8 @@ pub(crate) struct Actor {
     pub(super) cgroups: Vec<PathBuf>,
     /// The session's temporary files, where it has no private `/tmp`.
     pub(super) tmp: Option<PathBuf>,
+    /// The interpreter whose zygote its workers are forked from.
+    pub(super) zygote_of: Option<PathBuf>,
     /// Records of this round, in order.
     pub(super) records: Vec<NewEvent>,
     /// What to do once they are in the journal.

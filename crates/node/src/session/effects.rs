@@ -206,6 +206,8 @@ impl Actor {
                 self.confirmations.push(super::actor::Confirmation { command, turn, reply });
             }
             Act::Restart => {
+                let zygote = self.zygote_of.as_deref();
+                self.link.pass(zygote.and_then(|of| self.context.environments.connect(of)));
                 self.command(Command::Restart, Bytes::new());
             }
             Act::StopKeeper => {

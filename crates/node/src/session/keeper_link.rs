@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -13,6 +14,8 @@ use windlass_client::stream::LeanStream;
 use windlass_lifecycle::link::{Given, NodeHalf};
 use windlass_protocol::frame::{Decoder, EncodeError, Frame, FrameError};
 use windlass_protocol::link::{Attached, Command, FromKeeper, Launch};
+
+use crate::passing;
 
 /// Bytes read at once: small for the usual short message, more while a flood lasts.
 const READ_BYTES_MIN: usize = 4 * 1024;
@@ -37,6 +40,8 @@ pub(crate) struct KeeperLink {
     /// Bytes to write; those before `written` are out.
     outgoing: Vec<u8>,
     written: usize,
+    /// Goes with the next bytes that are written.
+    passing: Option<OwnedFd>,
     unacknowledged: usize,
     room_wanted: bool,
 }
@@ -64,9 +69,23 @@ pub(crate) enum LinkError {
 impl KeeperLink {
     /// Connects and says who we are.
     pub fn open(path: PathBuf, half: NodeHalf, launch: Option<Box<Launch>>) -> io::Result<Self> {
+        Self::open_with(path, half, launch, None)
+    }
+
+    /// The same; a connection to a zygote goes with the launch.
+    pub fn open_with(
+        path: PathBuf,
+        half: NodeHalf,
+        launch: Option<Box<Launch>>,
+        zygote: Option<OwnedFd>,
+    ) -> io::Result<Self> {
         // A keeper's listener is there before the keeper is, so connecting never waits.
         let stream = LeanStream::connect(&path)?;
-        Self::over(stream, path, half, launch)
+        let mut link = Self::new(stream, path, half);
+        link.passing = zygote;
+        link.half.attach(&mut link.outgoing, launch).map_err(io::Error::other)?;
+        link.flush()?;
+        Ok(link)
     }
 
     /// Says who we are on a connection that there is already to the keeper at `path`.
@@ -76,7 +95,14 @@ impl KeeperLink {
         half: NodeHalf,
         launch: Option<Box<Launch>>,
     ) -> io::Result<Self> {
-        let mut link = Self {
+        let mut link = Self::new(stream, path, half);
+        link.half.attach(&mut link.outgoing, launch).map_err(io::Error::other)?;
+        link.flush()?;
+        Ok(link)
+    }
+
+    fn new(stream: LeanStream, path: PathBuf, half: NodeHalf) -> Self {
+        Self {
             path,
             half,
             stream,
@@ -84,12 +110,10 @@ impl KeeperLink {
             read_bytes: READ_BYTES_MIN,
             outgoing: Vec::new(),
             written: 0,
+            passing: None,
             unacknowledged: 0,
             room_wanted: false,
-        };
-        link.half.attach(&mut link.outgoing, launch).map_err(io::Error::other)?;
-        link.flush()?;
-        Ok(link)
+        }
     }
 
     /// Connects again after a cut; whatever the keeper has not seen is sent again once it answers.
@@ -98,8 +122,15 @@ impl KeeperLink {
         self.decoder = Decoder::default();
         self.outgoing.clear();
         self.written = 0;
+        self.passing = None;
         self.half.attach(&mut self.outgoing, None).map_err(io::Error::other)?;
         self.flush()
+    }
+
+    /// Passes a connection to a zygote along with the next command. One that finds no room is lost,
+    /// and the keeper does without.
+    pub fn pass(&mut self, zygote: Option<OwnedFd>) {
+        self.passing = zygote;
     }
 
     /// The keeper's process.
@@ -193,7 +224,12 @@ impl KeeperLink {
     /// Writes as much as there is room for.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.written < self.outgoing.len() {
-            match self.stream.try_write(&self.outgoing[self.written..]) {
+            let rest = &self.outgoing[self.written..];
+            let tried = match self.passing.take() {
+                Some(descriptor) => passing::send(&self.stream, rest, descriptor.as_fd()),
+                None => self.stream.try_write(rest),
+            };
+            match tried {
                 Ok(written) => self.written += written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),

@@ -3,6 +3,7 @@
 //! in a directory of its own or of its client's, with a worker that waits, or with none yet.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use windlass_protocol::SessionId;
 use windlass_protocol::api::CreateSession;
@@ -11,7 +12,7 @@ use windlass_protocol::policy::Policy;
 use super::confine::{Confined, Spot, confine, room};
 use super::launch_size;
 use crate::context::Context;
-use crate::environments::{Asking, Claimed, Offer, Outline};
+use crate::environments::{Asking, Claimed, Offer, Outline, Zygote};
 use crate::failure::Failure;
 use crate::keepers;
 use crate::workers::{self, Recipe};
@@ -22,8 +23,8 @@ pub(super) struct Sited {
     pub workspace: PathBuf,
     pub recipe: Recipe,
     pub confined: Confined,
-    /// Where a zygote listens that has what the session's worker would load.
-    pub zygote: Option<PathBuf>,
+    /// A zygote that has what the session's worker would load.
+    pub zygote: Option<Arc<Zygote>>,
     /// The worker that waited, where one did.
     pub claimed: Option<Claimed>,
 }
@@ -81,7 +82,7 @@ fn is_offered(context: &Context, offer: &Offer, sited: &Sited) -> bool {
     let Some(zygote) = &sited.zygote else { return false };
     offer.planned.text == sited.confined.planned.text
         && offer.env.iter().map(|(name, value)| (name, value)).eq(&sited.recipe.env)
-        && context.environments.suits(zygote, &sited.outline(&sited.own()))
+        && context.environments.suits(zygote.number(), &sited.outline(&sited.own()))
 }
 
 impl Sited {
@@ -115,7 +116,7 @@ fn zygote_for(
     policy: &Policy,
     workspace: &Path,
     recipe: &Recipe,
-) -> Option<PathBuf> {
+) -> Option<Arc<Zygote>> {
     let roots = policy.writable.iter().map(PathBuf::from);
     let writable: Vec<PathBuf> = roots.chain([workspace.to_owned()]).collect();
     context.environments.zygote_for(&Asking { recipe, writable: &writable })
@@ -123,7 +124,7 @@ fn zygote_for(
 
 /// A worker that waits for any session like this.
 fn claim(context: &Context, id: &SessionId, sited: &Sited, policy: &Policy) -> Option<Claimed> {
-    let zygote = sited.zygote.as_deref()?;
+    let zygote = sited.zygote.as_ref()?.number();
     let claimed = context.environments.claim(zygote, &sited.outline(&sited.own()))?;
     named(context, id, claimed, policy)
 }

@@ -1,5 +1,6 @@
 //! How a session's owner comes to be for a new session.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -59,6 +60,9 @@ pub(super) struct Spec {
     /// Its first room for twins.
     #[serde(default)]
     pub room: Option<PathBuf>,
+    /// The interpreter whose zygote its workers are forked from.
+    #[serde(default)]
+    pub zygote_of: Option<PathBuf>,
 }
 
 /// Of a session whose record does not say.
@@ -167,7 +171,10 @@ async fn make(
             let line = claimed.line().and_then(LeanStream::new).map_err(unreached)?;
             KeeperLink::over(line, prepared.socket, half, Some(prepared.launch))
         }
-        None => KeeperLink::open(prepared.socket, half, Some(prepared.launch)),
+        None => {
+            let launch = Some(prepared.launch);
+            KeeperLink::open_with(prepared.socket, half, launch, prepared.zygote)
+        }
     }
     .map_err(unreached)?;
     // Whoever hears that the session is there finds it there, also if this node dies now. A keeper
@@ -190,6 +197,8 @@ struct Prepared {
     socket: std::path::PathBuf,
     launch: Box<Launch>,
     spec: Spec,
+    /// A connection to the zygote that forks its worker.
+    zygote: Option<OwnedFd>,
     /// The worker that waited, where one did.
     claimed: Option<Claimed>,
 }
@@ -215,6 +224,7 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         tmp,
         owner: wanted.owner.clone(),
         room: Some(room.clone()),
+        zygote_of: zygote.as_ref().map(|_| recipe.interpreter.clone()),
         ..Spec::default()
     };
     let new = NewSession {
@@ -234,6 +244,8 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         Some(claimed) => claimed.socket.clone(),
         None => keepers::start(context, id).map_err(|error| internal(&error.to_string()))?,
     };
+    // A worker that waited was forked already.
+    let zygote = zygote.filter(|_| claimed.is_none()).and_then(|zygote| zygote.connect().ok());
     let bound = claimed.as_ref().is_some_and(Claimed::is_bound);
     let (plan, env) = match bound {
         // Its keeper has them.
@@ -252,11 +264,11 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         egress,
         limits,
         cgroups,
-        zygote,
+        from_zygote: zygote.is_some(),
         socket: claimed.as_ref().map(|claimed| claimed.socket.clone()),
         family: Some(room),
     });
-    Ok(Prepared { log, socket, launch, spec, claimed })
+    Ok(Prepared { log, socket, launch, spec, zygote, claimed })
 }
 
 fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {
@@ -310,6 +322,7 @@ pub(super) fn assemble(
         limits: LimitsHeard::default(),
         cgroups: spec.cgroups,
         tmp: spec.tmp,
+        zygote_of: spec.zygote_of,
         records: Vec::new(),
         acts: Vec::new(),
         owed: Owed::default(),

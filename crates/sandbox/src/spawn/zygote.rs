@@ -1,6 +1,7 @@
 //! Starting a worker from a zygote: an interpreter that has its modules already, and forks.
 //!
-//! A zygote is outside of every session. Asked by a keeper, it forks a process into the keeper's pid
+//! A zygote is outside of every session. Asked by a keeper, over a connection that the node has made
+//! for one worker, it forks a process into the keeper's pid
 //! namespace (and, at level `full`, into namespaces that the keeper has made, with their init in
 //! them), which forks the worker and ends: so the worker's parent is the keeper. The worker waits for
 //! its job, confines itself by the same steps as any other ([`inside`]), and says so on the same
@@ -18,10 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{ForkResult, Pid, fork};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, connect, sendmsg, socket_with, sockopt,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::Isolation;
@@ -36,7 +34,7 @@ use crate::plan::ahead::late;
 use crate::plan::{Mount, NetworkPlan, Plan};
 
 /// The version of what keepers and zygotes say to each other.
-const REQUEST: u32 = 1;
+const REQUEST: u32 = 2;
 
 /// How long a zygote may take to fork a worker; after that the worker is started without it.
 const FORK_WAIT: Duration = Duration::from_secs(2);
@@ -100,10 +98,10 @@ pub struct Waiting {
     channel: Channel,
 }
 
-/// Has the zygote that listens at `zygote` fork a worker. The caller has one thread, is the first
+/// Has the zygote at the other end of `zygote` fork a worker. The caller has one thread, is the first
 /// process of its pid namespace, and reaps its children.
 pub fn from_zygote(
-    zygote: &Path,
+    zygote: BorrowedFd<'_>,
     shape: Shape,
     ends: &Ends<'_>,
     cgroups: &[PathBuf],
@@ -301,7 +299,11 @@ fn first_word(channel: &Channel) -> Result<(i32, i32), SpawnError> {
 }
 
 /// Sends the zygote what it needs to fork a worker.
-fn ask(zygote: &Path, ends: &Ends<'_>, nest: Option<&Nest>) -> Result<Channel, SpawnError> {
+fn ask(
+    zygote: BorrowedFd<'_>,
+    ends: &Ends<'_>,
+    nest: Option<&Nest>,
+) -> Result<Channel, SpawnError> {
     let failed = |errno: rustix::io::Errno| setup("ask its zygote")(errno.into());
     let (ours, theirs) = Channel::pair().map_err(setup("make a socket pair"))?;
     let keeper = pidfd_open(getpid(), PidfdFlags::empty()).map_err(failed)?;
@@ -319,13 +321,8 @@ fn ask(zygote: &Path, ends: &Ends<'_>, nest: Option<&Nest>) -> Result<Channel, S
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(6))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let flags = SocketFlags::CLOEXEC;
-    let socket =
-        socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(failed)?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(FORK_WAIT))
-        .map_err(failed)?;
-    connect(&socket, &SocketAddrUnix::new(zygote).map_err(failed)?).map_err(failed)?;
-    sendmsg(&socket, &[IoSlice::new(&words)], &mut ancillary, SendFlags::NOSIGNAL)
-        .map_err(failed)?;
+    // One request a connection: there is always room for it.
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(zygote, &[IoSlice::new(&words)], &mut ancillary, flags).map_err(failed)?;
     Ok(ours)
 }
