@@ -4,12 +4,16 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use windlass_fuzz::Input;
 use windlass_protocol::frame::{Decoder, Frame, FrameError};
 use windlass_protocol::limits::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use windlass_protocol::worker::FromWorker;
 
-fuzz_target!(|input: (Vec<u8>, Vec<u8>)| {
-    let (portions, bytes) = input;
+fuzz_target!(|input: &[u8]| {
+    // The number of portions, the length of each, and then what comes in them.
+    let Some((count, rest)) = input.split_first() else { return };
+    let (portions, rest) = rest.split_at(usize::from(*count).min(rest.len()));
+    let bytes = Input::of(rest).frames();
     let mut at_once = Decoder::default();
     at_once.push(&bytes);
     let expected = drain(&mut at_once);

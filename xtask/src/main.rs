@@ -8,6 +8,7 @@ mod bench;
 mod conformance;
 mod contract;
 mod examples;
+mod fuzz;
 mod load;
 mod machine;
 mod packages;
@@ -46,6 +47,8 @@ enum Command {
     Sdk(sdk::Args),
     /// Run the examples against a node, and compare what they print with their pages in `docs/examples`
     Examples(examples::Args),
+    /// Feed arbitrary input to whatever reads what another process wrote
+    Fuzz(fuzz::Args),
     /// Measure, and print both sides of each ratio
     Bench(bench::Args),
     /// Create and close many sessions on one node, and compare what the machine held before and after
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Api(args) => api::run(&args),
         Command::Sdk(args) => sdk::run(&args),
         Command::Examples(args) => examples::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Scale(args) => soak::scale::run(&args),

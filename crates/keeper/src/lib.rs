@@ -16,6 +16,8 @@ mod connection;
 mod egress;
 mod family;
 mod fork;
+#[doc(hidden)]
+pub mod fuzzing;
 mod input;
 mod joining;
 mod keeper;

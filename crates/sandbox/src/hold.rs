@@ -62,6 +62,12 @@ impl Held {
         Self { hold, pid, cgroup: None }
     }
 
+    /// A holder that has started nothing, for fuzzing.
+    #[doc(hidden)]
+    pub fn of_nothing() -> Self {
+        Self::new(Hold::Subreaper, 0)
+    }
+
     pub fn hold(&self) -> Hold {
         self.hold
     }

@@ -1,0 +1,170 @@
+//! `cargo xtask fuzz`: builds the fuzz targets and runs each from its corpus, for a number of
+//! executions (as CI does) or for some minutes (as people do). Needs a C++ compiler, and no nightly
+//! toolchain: the coverage that libFuzzer is guided by comes from flags that the stable compiler has.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::Verdict;
+use crate::workspace::{cargo, root, target};
+
+/// What a run of CI does with each target: about a minute for all of them, after the build.
+const RUNS: u64 = 5_000;
+
+/// The longest input that is tried; a few frames of the largest size are asked for in fewer bytes.
+const INPUT_BYTES_MAX: usize = 16 * 1024;
+
+/// An input that takes longer is a fault.
+const INPUT_WAIT: Duration = Duration::from_secs(10);
+
+/// Memory that a target may take. The longest launch, in pieces and joined, is far below it.
+const MEMORY_MIB_MAX: usize = 2048;
+
+/// Where in the code an input came to: libFuzzer's own names for it.
+const COVERAGE: [&str; 6] = [
+    "--cfg=fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+];
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The targets to run; all of them if none is named
+    targets: Vec<String>,
+    /// Run each target for so many executions
+    #[arg(long, default_value_t = RUNS, conflicts_with = "minutes")]
+    runs: u64,
+    /// Run each target for so many minutes instead
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Keep what is new in the corpus of each target, as few and as small files as cover the same
+    #[arg(long)]
+    grow: bool,
+}
+
+pub fn run(args: &Args) -> Result<Verdict> {
+    let all = targets()?;
+    let chosen = match args.targets.is_empty() {
+        true => all,
+        false => args.targets.iter().map(|name| known(name, &all)).collect::<Result<_>>()?,
+    };
+    let began = Instant::now();
+    let built = build(&chosen)?;
+    println!("built {} targets in {:.0} s", chosen.len(), began.elapsed().as_secs_f64());
+    let mut verdict = Verdict::Good;
+    for name in &chosen {
+        if !fuzz(args, name, &built)? {
+            verdict = Verdict::Bad;
+        }
+    }
+    Ok(verdict)
+}
+
+/// The names of all targets, in order.
+fn targets() -> Result<Vec<String>> {
+    let listed = root().join("fuzz/fuzz_targets").read_dir().context("no fuzz targets")?;
+    let name = |entry: std::fs::DirEntry| {
+        let path = entry.path();
+        let is_rust = path.extension().is_some_and(|extension| extension == "rs");
+        Some(path.file_stem()?.to_str()?.to_owned()).filter(|_| is_rust)
+    };
+    let mut names: Vec<String> = listed.flatten().filter_map(name).collect();
+    names.sort();
+    Ok(names)
+}
+
+fn known(name: &str, all: &[String]) -> Result<String> {
+    if all.iter().any(|known| known == name) {
+        return Ok(name.to_owned());
+    }
+    bail!("there is no fuzz target {name}; there are: {}", all.join(", "))
+}
+
+/// Builds the targets; where their programs are.
+fn build(names: &[String]) -> Result<PathBuf> {
+    let place = target().join("fuzz");
+    let machine = machine()?;
+    let mut command = cargo();
+    command
+        // A machine is named so that only the targets get the flags, not what builds them.
+        .args(["build", "--release", "--quiet", "--target", &machine])
+        .arg("--manifest-path")
+        .arg(root().join("fuzz/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&place)
+        .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}"));
+    for name in names {
+        command.args(["--bin", name]);
+    }
+    ensure!(command.status().context("cannot run cargo")?.success(), "the build failed");
+    Ok(place.join(machine).join("release"))
+}
+
+/// What the compiler calls this machine.
+fn machine() -> Result<String> {
+    let said =
+        crate::workspace::output_of(Command::new("rustc").args(["-vV"]).current_dir(root()))?;
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc does not name its host")?.to_owned())
+}
+
+/// Runs one target; whether it held.
+fn fuzz(args: &Args, name: &str, built: &Path) -> Result<bool> {
+    let corpus = root().join("fuzz/corpus").join(name);
+    let work = target().join("fuzz/work").join(name);
+    let crashes = target().join("fuzz/crashes").join(name);
+    for directory in [&corpus, &work, &crashes] {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    let mut command = Command::new(built.join(name));
+    command.arg(&work).arg(&corpus);
+    command.arg(format!("-max_len={INPUT_BYTES_MAX}"));
+    command.arg(format!("-timeout={}", INPUT_WAIT.as_secs()));
+    command.arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"));
+    command.arg(format!("-artifact_prefix={}/", crashes.display()));
+    command.args(["-print_final_stats=1", "-verbosity=0"]);
+    match args.minutes {
+        Some(minutes) => command.arg(format!("-max_total_time={}", minutes * 60)),
+        // The same inputs each time.
+        None => command.args([format!("-runs={}", args.runs), "-seed=1".to_owned()]),
+    };
+    let began = Instant::now();
+    let output = command.output().with_context(|| format!("cannot run {name}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let seconds = began.elapsed().as_secs_f64();
+    if !output.status.success() {
+        println!("{name:16} FAILED after {seconds:.0} s; the input is in {}", crashes.display());
+        println!("{said}");
+        return Ok(false);
+    }
+    let figure = |key: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(key));
+        line.map_or("?", str::trim).to_owned()
+    };
+    let executions = figure("stat::number_of_executed_units:");
+    let memory = figure("stat::peak_rss_mb:");
+    println!("{name:16} {executions:>10} executions in {seconds:>5.0} s, {memory} MiB at most");
+    if args.grow {
+        merge(name, built, &corpus, &work)?;
+    }
+    Ok(true)
+}
+
+/// Adds to the corpus in git what was found and covers more.
+fn merge(name: &str, built: &Path, corpus: &Path, work: &Path) -> Result<()> {
+    let merged = Command::new(built.join(name))
+        .args(["-merge=1", "-verbosity=0", &format!("-max_len={INPUT_BYTES_MAX}")])
+        .arg(corpus)
+        .arg(work)
+        .output()
+        .with_context(|| format!("cannot merge the corpus of {name}"))?;
+    ensure!(merged.status.success(), "{name}: {}", String::from_utf8_lossy(&merged.stderr));
+    Ok(())
+}
