@@ -79,7 +79,6 @@ mod tests {
     fn prepare(plan_bytes: usize) -> ToKeeper {
         let bound = Bound { plan: "p".repeat(plan_bytes), env: Vec::new(), cwd: "/w".into() };
         ToKeeper::Prepare(Box::new(Prepare {
-            zygote: "/z".into(),
             shape: serde_json::json!({}),
             plan: None,
             bound: Some(bound),

@@ -258,7 +258,7 @@ fn what_the_session_may_not_read_is_left_out_and_named_also_by_root() {
     std::fs::create_dir_all(in_.join("closed/sub")).unwrap();
     std::fs::write(in_.join("theirs"), "secret").unwrap();
     for path in ["theirs", "closed"] {
-        std::fs::set_permissions(in_.join(path), PermissionsExt::from_mode(0)).unwrap();
+        std::fs::set_permissions(in_.join(path), PermissionsExt::from_mode(0o000)).unwrap();
     }
     let target = stage.open().create_directory("to", 0o700).unwrap();
     let left = stage.open().directory("in").unwrap().copy_tree(&target, limits()).unwrap();
