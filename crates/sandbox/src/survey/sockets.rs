@@ -123,11 +123,14 @@ fn choose(named: BTreeSet<Named>, sight: &Sight<'_>, me: u32) -> Found {
     named.sort_by_key(|socket| !socket.uid.is_none_or(|uid| uid == me || uid == 0));
     let (looked_at, unseen) = named.split_at(named.len().min(LOOKED_AT_MAX));
     let real = looked_at.iter().filter_map(|socket| socket_at(&socket.path));
-    let real: Vec<PathBuf> = real.filter(|path| sight.holds(path)).collect();
+    let real = real.filter(|path| sight.holds(path));
+    // A plan is text: a path that is not cannot be in one.
+    let (real, odd): (Vec<PathBuf>, Vec<PathBuf>) = real.partition(|path| path.to_str().is_some());
     let (one_by_one, more) = real.split_at(real.len().min(SOCKETS_MAX));
     let mut directories = BTreeSet::new();
-    for above in more.iter().filter_map(|path| path.parent()) {
-        if directories.len() < DIRECTORIES_MAX
+    for above in more.iter().chain(&odd).filter_map(|path| path.parent()) {
+        if above.to_str().is_some()
+            && directories.len() < DIRECTORIES_MAX
             && !directories.contains(above)
             && is_of_others(above, me)
             && sight.can_lose(above)
@@ -135,7 +138,7 @@ fn choose(named: BTreeSet<Named>, sight: &Sight<'_>, me: u32) -> Found {
             directories.insert(above.to_owned());
         }
     }
-    let rest = more.iter().chain(unseen.iter().map(|socket| &socket.path));
+    let rest = more.iter().chain(&odd).chain(unseen.iter().map(|socket| &socket.path));
     let left = |path: &&PathBuf| !directories.iter().any(|directory| is_below(path, directory));
     let left = rest.filter(left).count();
     let covered: BTreeSet<PathBuf> = one_by_one.iter().cloned().chain(directories).collect();

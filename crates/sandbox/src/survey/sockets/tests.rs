@@ -137,6 +137,17 @@ fn a_name_that_leads_to_something_else_now_covers_nothing() {
 }
 
 #[test]
+fn a_name_that_is_no_text_is_counted_and_not_put_into_a_plan() {
+    let mut crowd = Crowd::new(1, 0);
+    let path = crowd.dir.path().join(OsStr::from_bytes(b"\xff"));
+    let _odd = UnixListener::bind(&path).unwrap();
+    crowd.named.insert(Named { path, uid: Some(OTHER) });
+    let found = crowd.choose(&[], rustix::process::geteuid().as_raw());
+    assert_eq!((found.covered.len(), found.left), (1, 1), "{found:?}");
+    assert!(found.covered.iter().all(|path| path.to_str().is_some()));
+}
+
+#[test]
 fn what_is_hidden_or_private_needs_no_cover() {
     let hidden = BTreeMap::from([(PathBuf::from("/h/u/.state"), Kind::Directory)]);
     let work = Path::new("/tmp/work");
