@@ -10,9 +10,6 @@ use std::path::{Component, Path, PathBuf};
 /// Links that are followed for one path, as many as the kernel follows.
 const LINKS_MAX: usize = 40;
 
-/// What the kernel says the file system in `/proc` is.
-const PROC_MAGIC: i64 = 0x9fa0;
-
 /// Where a path leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Way {
@@ -94,7 +91,7 @@ fn parts(path: &Path) -> Vec<OsString> {
 }
 
 fn is_procfs(directory: &Path) -> io::Result<bool> {
-    Ok(i64::from(rustix::fs::statfs(directory)?.f_type) == PROC_MAGIC)
+    Ok(rustix::fs::statfs(directory)?.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
 
 #[cfg(test)]
