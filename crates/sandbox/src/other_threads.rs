@@ -14,10 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::seccomp::Program;
-
 use crate::enter::landlock::threads_may_signal;
 use crate::enter::{TwinLayer, add_twin_layer};
+use crate::seccomp::Program;
 
 /// `SIGSETXID` of glibc, `SIGCANCEL` of musl.
 const SIGNAL: libc::c_int = 33;
@@ -29,7 +28,7 @@ const THREADS_MAX: usize = 4096;
 const ROUNDS_MAX: usize = 8;
 
 /// How long all threads together may take.
-const ANSWER_WAIT: Duration = Duration::from_millis(1000);
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// After this time without an answer, threads that have ended or that block the signal are given up.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -175,7 +174,7 @@ impl Asked {
             }
             if !is_alive(*thread) {
                 *state = State::Over;
-            } else if Status::of(*thread).is_some_and(|status| status.blocks_signal) {
+            } else if Status::of(*thread).is_some_and(|status| status.holds_signal_back) {
                 *state = State::Deaf;
             }
         }
@@ -191,7 +190,9 @@ impl Asked {
 #[derive(Debug, Clone, Copy)]
 struct Status {
     filters: u32,
-    blocks_signal: bool,
+    /// The signal is pending and blocked. A thread in the handler blocks it too, but has it no longer
+    /// pending.
+    holds_signal_back: bool,
 }
 
 impl Status {
@@ -199,10 +200,11 @@ impl Status {
         let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
         let field =
             |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let blocked = u64::from_str_radix(field("SigBlk:")?, 16).ok()?;
+        let signals = |name| u64::from_str_radix(field(name)?, 16).ok();
+        let held_back = signals("SigBlk:")? & signals("SigPnd:")?;
         Some(Self {
             filters: field("Seccomp_filters:")?.parse().ok()?,
-            blocks_signal: blocked & 1 << (SIGNAL - 1) != 0,
+            holds_signal_back: held_back & 1 << (SIGNAL - 1) != 0,
         })
     }
 }

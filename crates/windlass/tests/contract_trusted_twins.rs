@@ -56,8 +56,11 @@ def by_thread(act):
     return answers.get(timeout=60)
 ";
 
-const OLD_THREAD: &str =
-    "old = threading.Thread(target=serve, name='old', daemon=True); old.start()";
+/// With queues of its own: those that a twin has in its memory are waited on by a thread that it has not.
+const OLD_THREAD: &str = "
+jobs, answers = queue.Queue(), queue.Queue()
+old = threading.Thread(target=serve, name='old', daemon=True); old.start()
+";
 
 struct Stage {
     node: TestNode,
@@ -178,7 +181,8 @@ async fn contract_71_processes_from_before_a_fork_are_named() {
         let later = stage.number(original, "later.pid").await;
         expected.push(format!("process {later}: sleep"));
         assert_eq!(can_reach(&stage.fork(original).await), expected, "{isolation}");
-        // The twin has none of them.
+        // The twin has none of them. It is up when it has run something.
+        stage.run(&forked.session.id, "None").await;
         assert_eq!(can_reach(&stage.fork(&forked.session.id).await), [""; 0], "{isolation}");
     }
 }
