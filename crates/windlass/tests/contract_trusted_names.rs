@@ -109,7 +109,7 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, String> {
             } else if kind.is_symlink() {
                 format!("link {}", path.read_link().unwrap().display())
             } else if kind.is_file() {
-                format!("file {}", std::fs::read_to_string(&path).unwrap())
+                format!("file {}", String::from_utf8_lossy(&std::fs::read(&path).unwrap()))
             } else {
                 "special".to_owned()
             };
