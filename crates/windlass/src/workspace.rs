@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_guarded_directory_requires_that_names_are_protected() {
-        let guarded = Workspace::Guarded("/home/ada".into());
+        let guarded = Workspace::Guarded("/people/ada".into());
         let required = guarded.required(None).unwrap().unwrap().required.unwrap();
         assert!(required.contains(&Control::Protected) && required.contains(&Control::Hidden));
         assert_eq!(Workspace::Own.required(None).unwrap(), None);

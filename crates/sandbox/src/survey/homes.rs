@@ -60,28 +60,28 @@ mod tests {
     #[test]
     fn homes_are_of_those_who_can_log_in() {
         let passwd = "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1::/usr/sbin:/usr/sbin/nologin\n\
-            ada:x:1000:1000::/home/ada:/bin/zsh\nbroken:x\n";
-        assert_eq!(listed(passwd), [PathBuf::from("/root"), PathBuf::from("/home/ada")]);
+            ada:x:1000:1000::/people/ada:/bin/zsh\nbroken:x\n";
+        assert_eq!(listed(passwd), [PathBuf::from("/root"), PathBuf::from("/people/ada")]);
     }
 
     #[test]
     fn no_session_works_in_a_home_above_one_or_where_programs_are() {
-        let homes = [PathBuf::from("/home/ada")];
-        let programs = [PathBuf::from("/home/ada/go/bin"), PathBuf::from("/work/.venv/bin")];
+        let homes = [PathBuf::from("/people/ada")];
+        let programs = [PathBuf::from("/people/ada/go/bin"), PathBuf::from("/code/.venv/bin")];
         let may = |here: &str| is_a_place_to_work(Path::new(here), &homes, &programs);
         for refused in [
             "/",
-            "/home",
-            "/home/ada",
-            "/home/ada/.config/fish",
-            "/home/ada/.cargo/bin",
-            "/home/ada/bin",
-            "/home/ada/go/bin",
-            "/work/.venv/bin",
+            "/people",
+            "/people/ada",
+            "/people/ada/.config/fish",
+            "/people/ada/.cargo/bin",
+            "/people/ada/bin",
+            "/people/ada/go/bin",
+            "/code/.venv/bin",
         ] {
             assert!(!may(refused), "{refused}");
         }
-        for allowed in ["/home/ada/project", "/home/bob", "/work", "/home/ada/go"] {
+        for allowed in ["/people/ada/project", "/people/bob", "/code", "/people/ada/go"] {
             assert!(may(allowed), "{allowed}");
         }
     }
