@@ -105,8 +105,14 @@ pub(crate) fn workspace(
         return Err(Failure::new(ErrorCode::BadRequest, message));
     }
     let real = path.canonicalize().and_then(|real| Directory::recorded(&real).map(|_| real));
-    real.map_err(|error| {
+    let real = real.map_err(|error| {
         let message = format!("the workspace {named:?} is not a directory: {error}");
         Failure::new(ErrorCode::BadRequest, message)
-    })
+    })?;
+    if real.to_str().is_none() {
+        let message =
+            format!("the workspace {named:?} is {}, whose path is not UTF-8", real.display());
+        return Err(Failure::new(ErrorCode::BadRequest, message));
+    }
+    Ok(real)
 }

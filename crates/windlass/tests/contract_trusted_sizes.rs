@@ -205,14 +205,22 @@ async fn contract_68_a_name_that_is_no_text_keeps_no_session_from_starting() {
     use std::os::unix::ffi::OsStrExt;
     let home = home_of(3);
     std::fs::write(home.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9.txt")), "").unwrap();
-    let work = home.path().join(std::ffi::OsStr::from_bytes(b"w\xe9rk"));
+    let work = home.path().join("project");
+    let not_text = home.path().join(std::ffi::OsStr::from_bytes(b"w\xe9rk"));
+    let link = home.path().join("link");
     std::fs::create_dir(&work).unwrap();
-    let named = home.path().join("work");
-    std::os::unix::fs::symlink(&work, &named).unwrap();
+    std::fs::create_dir(&not_text).unwrap();
+    std::os::unix::fs::symlink(&not_text, &link).unwrap();
     let world = World::with_home(home.path(), "exec").await;
-    let create =
-        CreateSession { workspace: Some(named.to_str().unwrap().to_owned()), ..TestNode::create() };
-    let session = world.create(&create).await.unwrap();
+    let in_directory = |path: &Path| CreateSession {
+        workspace: Some(path.to_str().unwrap().to_owned()),
+        ..TestNode::create()
+    };
+    // A workspace is recorded by its real path, as text.
+    let (code, message) = world.refused(&in_directory(&link)).await;
+    assert_eq!(code, Some(ErrorCode::BadRequest), "{message}");
+    assert!(message.contains("not UTF-8"), "{message}");
+    let session = world.create(&in_directory(&work)).await.unwrap();
     let code =
         "open('made', 'w').close(); import os; print(os.listdir(b'..').count(b'caf\\xe9.txt'))";
     assert_eq!(run_ok(&world.client, &session, code).await, "1\n");

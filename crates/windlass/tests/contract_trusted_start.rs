@@ -9,6 +9,7 @@ use std::process::Command;
 use windlass_client::Client;
 use windlass_client::protocol::SessionId;
 use windlass_client::protocol::api::{CloseQuery, CreateSession};
+use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::environments::ZygoteState;
 use windlass_client::protocol::event::StartedBy;
 use windlass_client::protocol::policy::PolicyRequest;
@@ -69,10 +70,13 @@ impl Scene {
         }
     }
 
-    /// Runs `code` in a session of the system's interpreter, and closes it.
+    /// Runs `code` in a session of the system's interpreter, and closes it. The level is `landlock`,
+    /// which protects no names in a workspace: programs on PATH can be planted there.
     async fn plant(&self, code: &str) {
         let usual = python().display().to_string();
-        let id = self.start(&self.create(Some(&usual))).await.unwrap();
+        let mut create = self.create(Some(&usual));
+        create.policy.get_or_insert_default().isolation = Some(Isolation::Landlock);
+        let id = self.start(&create).await.unwrap();
         run_ok(&self.client, &id, code).await;
         self.client.close_session(&id, CloseQuery::default()).await.unwrap();
     }

@@ -133,9 +133,25 @@ fn is_out_of_reach(errno: Errno) -> bool {
     )
 }
 
+/// Opens a path name by name. A link on the way is no directory, and so an error.
+fn open_by_names(path: &CString) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // `/proc/self` is a link of the kernel's own.
+    if path.as_bytes().starts_with(b"/proc/") {
+        return rustix::fs::open(path.as_c_str(), flags, Mode::empty());
+    }
+    let mut reached = rustix::fs::open(c"/", flags, Mode::empty())?;
+    for name in path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        reached = rustix::fs::openat(&reached, name, flags, Mode::empty())?;
+    }
+    Ok(reached)
+}
+
 fn add(ruleset: &OwnedFd, path: &CString, access: u64) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let parent = match super::mounts::source(path) {
+        // A session's filter refuses `openat2`, and a session that is forked adds its layer behind it.
+        Err(Errno::NOSYS) => open_by_names(path)?,
         // `/proc/self` is a link of the kernel's own.
         Err(Errno::LOOP) if path.as_bytes().starts_with(b"/proc/") => {
             rustix::fs::open(path.as_c_str(), flags, Mode::empty())?

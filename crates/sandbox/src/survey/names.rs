@@ -22,6 +22,10 @@ const LINKS_MAX: usize = 40;
 /// Names of one home that are held one by one. A home with more is reported as not held.
 const HOME_NAMES_MAX: usize = 512;
 
+/// Placeholders of one session. Where more would be needed (a policy with many writable directories),
+/// missing names are reported as not held.
+const PLACEHOLDERS_MAX: usize = 512;
+
 /// Missing names for which the placeholder is a directory. The programs that these names belong to
 /// make them by themselves, and can go on to do so. A repository with a socket named `.gitmodules`
 /// makes git print a warning; an empty directory does not.
@@ -104,7 +108,13 @@ pub(super) fn look(policy: &Policy, site: &Site, workspace: &Path, writable: &[P
             look.programs(programs, root, site);
         }
     }
-    look.found
+    let mut found = look.found;
+    if found.missing().count() > PLACEHOLDERS_MAX {
+        found.without_missing(format!(
+            "more than {PLACEHOLDERS_MAX} protected names are missing in the writable directories"
+        ));
+    }
+    found
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
