@@ -188,6 +188,15 @@ pub fn names_at(policy: &Policy, site: &Site) -> Names {
     names::look(policy, site, &workspace, &writable)
 }
 
+/// Directories that a policy names besides the root of the machine. Naming one allows the unix sockets
+/// directly in it.
+pub(crate) fn named_directories<'a>(
+    readable: &'a [PathBuf],
+    writable: &'a [PathBuf],
+) -> impl Iterator<Item = &'a Path> {
+    readable.iter().chain(writable).map(PathBuf::as_path).filter(|path| *path != Path::new("/"))
+}
+
 fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
     let workspace = real(&site.workspace).unwrap_or_else(|| site.workspace.clone());
     let hidden = around.hidden.clone();
@@ -200,8 +209,9 @@ fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
             let shown = around.program.iter().chain(&around.needed).chain(&around.readable);
             let shown = shown.chain(&around.writable);
             let shown: Vec<&Path> = own.chain(shown).map(PathBuf::as_path).collect();
-            let opened = &around.opened;
-            sockets::reachable(&sockets::Sight { shown: &shown, opened, hidden: &hidden })
+            let named: Vec<&Path> = named_directories(&around.readable, &around.writable).collect();
+            let (opened, named) = (&around.opened, &named);
+            sockets::reachable(&sockets::Sight { shown: &shown, named, opened, hidden: &hidden })
         }
         (Depth::Rules, _) | (_, UnixSockets::None) => sockets::Found::default(),
     };

@@ -8,7 +8,7 @@ use windlass_protocol::policy::{Network, Policy, WorkspaceAccess};
 
 use super::{HOLDS_ABSTRACT_SOCKETS, HOLDS_PATH_SOCKETS, Rule, Ruleset};
 use crate::machine::Machine;
-use crate::survey::Place;
+use crate::survey::{Place, named_directories};
 
 /// Rights over files, as the kernel numbers them, with the version that brought each.
 pub(crate) mod rights {
@@ -94,6 +94,11 @@ pub(super) fn inside_view(policy: &Policy, machine: &Machine, place: &Place) -> 
         let write = files & rights::WRITE_FILE;
         rules.extend(["/dev", "/proc"].map(|path| Rule { path: path.into(), access: write }));
         rules.extend(written(policy, place).map(|path| change(path)));
+    }
+    if files & rights::RESOLVE_UNIX != 0 {
+        let named = named_directories(&place.readable, &place.writable);
+        let reach = |path: &Path| Rule { path: path.to_owned(), access: rights::RESOLVE_UNIX };
+        rules.extend(named.map(reach));
     }
     let scopes = known_scopes(abi);
     (files | scopes != 0).then_some(Ruleset { files, network: 0, scopes, rules })

@@ -59,6 +59,8 @@ const REACHABLE: u32 = 1 << 10 | 1 << 7;
 pub(super) struct Sight<'a> {
     /// Seen wherever it lies, free of links.
     pub shown: &'a [&'a Path],
+    /// Directories and sockets that the policy names: their sockets are meant to be reached.
+    pub named: &'a [&'a Path],
     /// Directories whose entries are bound one by one.
     pub opened: &'a BTreeMap<PathBuf, BTreeMap<PathBuf, Entry>>,
     pub hidden: &'a BTreeMap<PathBuf, Kind>,
@@ -74,6 +76,10 @@ impl Sight<'_> {
             by_name.any(|root| is_below(path, root))
         };
         let is_hidden = || self.hidden.keys().any(|hidden| is_below(path, hidden));
+        let is_named = |named: &&Path| path == *named || path.parent() == Some(*named);
+        if self.named.iter().any(is_named) {
+            return false;
+        }
         is_shown() || !is_private() && !is_hidden()
     }
 
