@@ -91,7 +91,11 @@ impl Crowd {
         let in_tmp = self.dir.path().starts_with("/tmp") && shown.is_empty();
         let shown = if in_tmp { &whole[..] } else { shown };
         let (hidden, opened) = (BTreeMap::new(), BTreeMap::new());
-        choose(self.named.clone(), &Sight { shown, opened: &opened, hidden: &hidden }, me)
+        choose(
+            self.named.clone(),
+            &Sight { shown, named: &[], opened: &opened, hidden: &hidden },
+            me,
+        )
     }
 }
 
@@ -152,7 +156,8 @@ fn what_is_hidden_or_private_needs_no_cover() {
     let hidden = BTreeMap::from([(PathBuf::from("/h/u/.state"), Kind::Directory)]);
     let work = Path::new("/tmp/work");
     let opened = BTreeMap::from([(PathBuf::from("/h/u"), BTreeMap::new())]);
-    let sight = Sight { shown: &[work, Path::new("/")], opened: &opened, hidden: &hidden };
+    let sight =
+        Sight { shown: &[work, Path::new("/")], named: &[], opened: &opened, hidden: &hidden };
     for (path, holds) in [
         ("/h/u/.state/r/keeper.sock", false),
         ("/h/u/.state-of-things/a.sock", true),
@@ -168,4 +173,14 @@ fn what_is_hidden_or_private_needs_no_cover() {
     for kept in ["/tmp", "/tmp/work", "/tmp/work/inside", "/h", "/h/u"] {
         assert!(!sight.can_lose(Path::new(kept)), "{kept}");
     }
+}
+
+#[test]
+fn sockets_in_a_directory_that_the_policy_names_are_meant_to_be_reached() {
+    let (hidden, opened) = (BTreeMap::new(), BTreeMap::new());
+    let named = [Path::new("/tmp/gates")];
+    let sight = Sight { shown: &named, named: &named, opened: &opened, hidden: &hidden };
+    assert!(!sight.holds(Path::new("/tmp/gates/one")));
+    assert!(sight.holds(Path::new("/tmp/gates/deeper/one")));
+    assert!(sight.holds(Path::new("/srv/other")));
 }
