@@ -17,7 +17,7 @@ use windlass_sandbox::beneath::Directory;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::session::fork::rooms;
-use crate::trust::{Places, Trust};
+use crate::trust::{Distrust, Places, Trust};
 
 /// The workers this node can start.
 pub(crate) struct Workers {
@@ -83,12 +83,32 @@ impl Workers {
     }
 }
 
+/// A link on the way to a workspace must not be one that a session could have put there: it would
+/// choose the directory in which the next session works.
+fn check_links(named: &str, path: &Path, trust: &Trust) -> Result<(), Failure> {
+    let refused = |why: String| {
+        let message = format!("the workspace {named:?} leads through a link: {why}");
+        Failure::new(ErrorCode::BadRequest, message)
+    };
+    let way = crate::trust::way::resolve(path).map_err(|error| refused(error.to_string()))?;
+    let places = Places { directories: way.with_links, ..Places::default() };
+    match trust.check(&places) {
+        Err(Distrust::Written { place, .. }) => Err(refused(format!(
+            "a session can write to {}; name the directory itself, {}",
+            place.display(),
+            way.real.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// The workspace of a new session: the client's directory, or a fresh one of its own. Its path is
 /// recorded without links, so that a link that is on it later is known to have been put there since.
 pub(crate) fn workspace(
     wanted: &CreateSession,
     config: &Config,
     id: &SessionId,
+    trust: &Trust,
 ) -> Result<PathBuf, Failure> {
     let Some(named) = &wanted.workspace else {
         let fresh = config.workspace_of(id);
@@ -109,6 +129,7 @@ pub(crate) fn workspace(
         let message = format!("the workspace {named:?} is not a directory: {error}");
         Failure::new(ErrorCode::BadRequest, message)
     })?;
+    check_links(named, &path, trust)?;
     if real.to_str().is_none() {
         let message =
             format!("the workspace {named:?} is {}, whose path is not UTF-8", real.display());

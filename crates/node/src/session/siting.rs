@@ -38,7 +38,7 @@ pub(super) fn site(
     if let Some(sited) = at_place(context, id, wanted, policy) {
         return Ok(sited);
     }
-    let workspace = workers::workspace(wanted, &context.config, id)?;
+    let workspace = workers::workspace(wanted, &context.config, id, &context.trust)?;
     let recipe = context.workers.recipe(wanted, &workspace)?;
     let room = room(context, id)?;
     let spot = Spot { workspace, is_new: wanted.workspace.is_none(), room, expected: None };

@@ -16,6 +16,8 @@ pub(crate) struct Way {
     pub real: PathBuf,
     /// In which names were looked up. They are free of links.
     pub directories: BTreeSet<PathBuf>,
+    /// Those of them that hold a link which was followed.
+    pub with_links: BTreeSet<PathBuf>,
 }
 
 /// Why a path leads nowhere.
@@ -33,12 +35,21 @@ pub(crate) enum WayError {
 
 /// Follows `path` to its end, which exists.
 pub(crate) fn resolve(path: &Path) -> Result<Way, WayError> {
-    let mut directories = BTreeSet::new();
-    Ok(Way { real: walk(path, &mut directories)?, directories })
+    let (mut directories, mut with_links) = (BTreeSet::new(), BTreeSet::new());
+    let real = follow(path, &mut directories, &mut with_links)?;
+    Ok(Way { real, directories, with_links })
 }
 
 /// The same; `directories` gets those that were looked into, also on a way that ends too early.
 pub(super) fn walk(path: &Path, directories: &mut BTreeSet<PathBuf>) -> Result<PathBuf, WayError> {
+    follow(path, directories, &mut BTreeSet::new())
+}
+
+fn follow(
+    path: &Path,
+    directories: &mut BTreeSet<PathBuf>,
+    with_links: &mut BTreeSet<PathBuf>,
+) -> Result<PathBuf, WayError> {
     if !path.is_absolute() {
         return Err(WayError::Relative(path.to_owned()));
     }
@@ -69,6 +80,7 @@ pub(super) fn walk(path: &Path, directories: &mut BTreeSet<PathBuf>) -> Result<P
         if is_procfs(&real).map_err(looked)? {
             return Err(WayError::Magic(next));
         }
+        with_links.insert(real.clone());
         let target = std::fs::read_link(&next).map_err(looked)?;
         if target.is_absolute() {
             real = PathBuf::from("/");
