@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use windlass_client::Client;
 use windlass_client::protocol::SessionId;
-use windlass_client::protocol::api::{CloseQuery, CreateSession};
+use windlass_client::protocol::api::{CloseQuery, CreateSession, Session};
 use windlass_client::protocol::event::StartedBy;
 use windlass_client::protocol::policy::Limits;
 use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, run_ok, within};
@@ -133,6 +133,15 @@ async fn a_session_may_find_its_worker_confined() {
     assert_eq!(run_ok(&client, &plain.id, "open('made').read()").await, "'here'\n");
 }
 
+/// The worker's process, by its number on the machine: the session has its number in its own namespace.
+fn worker_of(session: &Session) -> u32 {
+    let is_worker = |pid: &u32| {
+        processes::arguments(*pid).iter().any(|argument| argument.contains("windlass_worker"))
+    };
+    let below = processes::below(session.keeper_pid.unwrap());
+    below.into_iter().rfind(is_worker).expect("a worker below its keeper")
+}
+
 /// What the kernel holds a process to.
 fn limits_of(pid: u32) -> BTreeSet<(String, String)> {
     let said = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
@@ -162,7 +171,7 @@ async fn one_that_was_confined_ahead_is_like_those_that_were_not() {
     let seen = async |id: &SessionId| {
         let printed = run_ok(&client, id, code).await;
         let session = client.session(id).await.unwrap();
-        (printed, limits_of(session.worker_pid.unwrap()), session.started_by.unwrap())
+        (printed, limits_of(worker_of(&session)), session.started_by.unwrap())
     };
     let (ahead, limits, by) = seen(&id).await;
     assert_eq!(by, StartedBy::Pool);
