@@ -6,7 +6,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use windlass_client::protocol::api::{CloseQuery, CreateSession, ForkSession, ForkedSession};
+use windlass_client::protocol::api::{
+    CloseQuery, CreateSession, ForkSession, ForkedSession, StopSessions,
+};
 use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::{ErrorCode, SessionId};
 use windlass_client::{Client, ClientError};
@@ -297,7 +299,8 @@ async fn contract_66_what_a_session_plants_does_not_steer_its_end_or_its_removal
     std::os::unix::fs::symlink(&stage.outside, place).unwrap();
     std::fs::create_dir(stage.outside.join("w")).unwrap();
     std::fs::write(stage.outside.join("w/precious"), "").unwrap();
-    stage.node.kill9();
+    // A node that is stopped has written its index.
+    stage.node.stop(StopSessions::Keep).await.unwrap();
     age(&stage.node.dirs().state);
     stage.node.restart().await.unwrap();
     stage.client = stage.node.client().await.unwrap();
