@@ -17,7 +17,7 @@ use windlass_sandbox::beneath::Directory;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::session::fork::rooms;
-use crate::trust::{Distrust, Places, Trust};
+use crate::trust::{Places, Trust, way};
 
 /// The workers this node can start.
 pub(crate) struct Workers {
@@ -83,23 +83,27 @@ impl Workers {
     }
 }
 
-/// A link on the way to a workspace must not be one that a session could have put there: it would
-/// choose the directory in which the next session works.
-fn check_links(named: &str, path: &Path, trust: &Trust) -> Result<(), Failure> {
-    let refused = |why: String| {
-        let message = format!("the workspace {named:?} leads through a link: {why}");
-        Failure::new(ErrorCode::BadRequest, message)
-    };
-    let way = crate::trust::way::resolve(path).map_err(|error| refused(error.to_string()))?;
+/// Where a client's workspace really is. A link on the way must not be one that a session could have
+/// put there: it would choose the directory in which the next session works. The path is resolved once,
+/// so a link that is swapped meanwhile is not followed.
+fn real_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
+    let refused =
+        |why: String| Failure::new(ErrorCode::BadRequest, format!("the workspace {named:?} {why}"));
+    let way = way::resolve(Path::new(named))
+        .map_err(|error| refused(format!("is not a directory: {error}")))?;
     let places = Places { directories: way.with_links, ..Places::default() };
-    match trust.check(&places) {
-        Err(Distrust::Written { place, .. }) => Err(refused(format!(
-            "a session can write to {}; name the directory itself, {}",
-            place.display(),
-            way.real.display()
-        ))),
-        _ => Ok(()),
+    if let Err(why) = trust.check(&places) {
+        let real = way.real.display();
+        return Err(refused(format!(
+            "leads through a link: {why}; name the directory itself, {real}"
+        )));
     }
+    Directory::recorded(&way.real)
+        .map_err(|error| refused(format!("is not a directory: {error}")))?;
+    if way.real.to_str().is_none() {
+        return Err(refused(format!("is {}, whose path is not UTF-8", way.real.display())));
+    }
+    Ok(way.real)
 }
 
 /// The workspace of a new session: the client's directory, or a fresh one of its own. Its path is
@@ -119,21 +123,9 @@ pub(crate) fn workspace(
         })?;
         return Ok(fresh);
     };
-    let path = PathBuf::from(named);
-    if !path.is_absolute() {
+    if !Path::new(named).is_absolute() {
         let message = format!("the workspace {named:?} is not an absolute path");
         return Err(Failure::new(ErrorCode::BadRequest, message));
     }
-    let real = path.canonicalize().and_then(|real| Directory::recorded(&real).map(|_| real));
-    let real = real.map_err(|error| {
-        let message = format!("the workspace {named:?} is not a directory: {error}");
-        Failure::new(ErrorCode::BadRequest, message)
-    })?;
-    check_links(named, &path, trust)?;
-    if real.to_str().is_none() {
-        let message =
-            format!("the workspace {named:?} is {}, whose path is not UTF-8", real.display());
-        return Err(Failure::new(ErrorCode::BadRequest, message));
-    }
-    Ok(real)
+    real_workspace(named, trust)
 }
