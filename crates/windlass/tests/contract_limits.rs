@@ -288,7 +288,9 @@ fn cgroups_below(keeper: u32, session: &SessionId) -> BTreeSet<PathBuf> {
     dirs
 }
 
-/// How long a neighbour's turns are measured at a time.
+/// How often a neighbour's turns are measured without bombs and among them, and how long at a time. The
+/// machine's other work comes and goes: the round in the middle counts.
+const ROUNDS: usize = 3;
 const MEASURED: Duration = Duration::from_secs(3);
 
 #[tokio::test]
@@ -297,28 +299,32 @@ async fn contract_53_a_neighbours_turns_stay_under_ten_times_their_usual_p95() {
     let client = node.client().await.unwrap();
     let neighbour = session(&client, small_limits()).await;
     run_ok(&client, &neighbour, "None").await;
-    let before = p95(&client, &neighbour).await;
-
-    let mut ids = Vec::new();
-    let mut bombing = JoinSet::new();
-    for code in bombs::BESIDE_A_NEIGHBOUR {
-        let id = session(&client, small_limits()).await;
-        run_ok(&client, &id, "None").await;
-        ids.push(id.clone());
-        let client = node.client().await.unwrap();
-        // One that has ended is thrown again.
-        bombing.spawn(async move { while client.run_turn(&id, turn(code)).await.is_ok() {} });
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let usual = p95(&client, &neighbour).await;
+        let mut ids = Vec::new();
+        let mut bombing = JoinSet::new();
+        for code in bombs::BESIDE_A_NEIGHBOUR {
+            let id = session(&client, small_limits()).await;
+            run_ok(&client, &id, "None").await;
+            ids.push(id.clone());
+            let client = node.client().await.unwrap();
+            // One that has ended is thrown again.
+            bombing.spawn(async move { while client.run_turn(&id, turn(code)).await.is_ok() {} });
+        }
+        let bombed = p95(&client, &neighbour).await;
+        bombing.shutdown().await;
+        for id in ids {
+            within(PATIENCE, client.close_session(&id, CloseQuery::default())).await.unwrap();
+        }
+        println!("p95 {usual:?} usually, {bombed:?} among bombs");
+        rounds.push(bombed.as_secs_f64() / usual.as_secs_f64());
     }
-    let bombed = p95(&client, &neighbour).await;
-    bombing.shutdown().await;
-    for id in ids {
-        within(PATIENCE, client.close_session(&id, CloseQuery::default())).await.unwrap();
-    }
-    // The machine's other work may come and go: usual is what it is before or after.
-    let after = p95(&client, &neighbour).await;
-    println!("p95 {before:?} before, {bombed:?} among bombs, {after:?} after");
-    let usual = before.max(after);
-    assert!(bombed < usual * 10, "a turn took {bombed:?} among bombs, and {usual:?} usually");
+    rounds.sort_by(f64::total_cmp);
+    assert!(
+        rounds[ROUNDS / 2] < 10.0,
+        "turns among bombs took so many times the usual: {rounds:?}"
+    );
 }
 
 async fn p95(client: &Client, session: &SessionId) -> Duration {
