@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use windlass_protocol::Stream;
 use windlass_protocol::event::EventKind;
+use windlass_sandbox::process_file;
 
 use crate::keeper::{Keeper, Stage, Then};
 use crate::watch::Processes;
@@ -74,12 +75,12 @@ fn gather(groups: &[PathBuf], below: impl Fn() -> Vec<u32>) -> bool {
 /// Whether a process is in all of the groups, which have one name; one that ends counts as in.
 fn is_in(pid: u32, groups: &[PathBuf]) -> bool {
     let name = groups.first().and_then(|group| group.file_name()?.to_str());
-    let (Some(name), Ok(said)) = (name, std::fs::read_to_string(format!("/proc/{pid}/cgroup")))
+    let (Some(name), Ok(said)) = (name, process_file::read(pid, "cgroup"))
     else {
         return true;
     };
     said.lines().filter(|line| line.ends_with(name)).count() >= groups.len()
-        || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_ending(&stat))
+        || process_file::read(pid, "stat").is_ok_and(|stat| is_ending(&stat))
 }
 
 /// Whether a process is on its way out, when the kernel moves it nowhere any more. It may be so for

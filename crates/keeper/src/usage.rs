@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 use windlass_protocol::event::Usage;
+use windlass_sandbox::process_file;
 
 /// Turns shorter than this are not worth reading `/proc` for: it would cost more than they did.
 const BRIEF: Duration = Duration::from_millis(2);
@@ -80,14 +81,14 @@ fn round(ms: f64) -> f64 {
 }
 
 fn peak_rss(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = process_file::read(pid, "status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
     let kib: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(kib * 1024)
 }
 
 fn children_ms(pid: u32) -> Option<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = process_file::read(pid, "stat").ok()?;
     // After the command in parentheses: cutime and cstime are the 14th and 15th fields.
     let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
     let ticks: u64 = fields.get(13)?.parse::<u64>().ok()? + fields.get(14)?.parse::<u64>().ok()?;

@@ -24,6 +24,7 @@ pub mod memory;
 pub mod nursery;
 pub mod pace;
 pub mod plan;
+pub mod process_file;
 pub mod spawn;
 pub mod survey;
 pub mod tables;

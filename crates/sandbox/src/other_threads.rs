@@ -197,7 +197,9 @@ struct Status {
 
 impl Status {
     fn of(thread: i32) -> Option<Self> {
-        let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
+        // The thread's name is in it, and need not be text.
+        let bytes = std::fs::read(format!("/proc/self/task/{thread}/status")).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
         let field =
             |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let signals = |name| u64::from_str_radix(field(name)?, 16).ok();

@@ -5,6 +5,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 
+use crate::process_file;
+
 /// What one call of [`reap_all`] found.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Reaped {
@@ -67,7 +69,7 @@ fn children_by_parent(me: Pid) -> Vec<Pid> {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = process_file::read(pid.unsigned_abs(), "stat").ok()?;
     // The command may hold spaces and parentheses; the fields go on after the last one.
     stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()
 }

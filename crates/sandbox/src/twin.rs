@@ -12,7 +12,7 @@ use windlass_protocol::link::Hold;
 
 use crate::hold::Held;
 use crate::spawn::{INIT_NAME, SpawnError, start_joining};
-use crate::tree;
+use crate::{process_file, tree};
 
 /// Processes that one listing takes in.
 const LISTED_MAX: usize = 65_536;
@@ -53,7 +53,7 @@ pub fn keepers() -> Vec<u32> {
     let ours = std::fs::read_link("/proc/self/exe").ok();
     let is_keeper = |pid: &u32| {
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = process_file::read(*pid, "comm").unwrap_or_default();
         ours.is_some() && program == ours && name.trim_end() != INIT_NAME
     };
     let children = tree::children().into_iter().map(|pid| pid.as_raw().unsigned_abs());
@@ -166,7 +166,7 @@ fn listed(file: &Path) -> Vec<u32> {
 }
 
 /// A process and all that it has started and that is still below it.
-fn below(root: u32) -> Vec<u32> {
+pub(crate) fn below(root: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut waiting = vec![root];
     while let Some(pid) = waiting.pop() {
@@ -186,7 +186,7 @@ fn below(root: u32) -> Vec<u32> {
 
 /// Whether a process has ended and was not reaped, or is none.
 fn is_zombie(pid: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let Ok(stat) = process_file::read(pid, "stat") else { return true };
     stat.rfind(')')
         .is_none_or(|end| stat[end..].starts_with(") Z") || stat[end..].starts_with(") X"))
 }

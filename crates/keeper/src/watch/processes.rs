@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::StatFs;
-use windlass_sandbox::tables;
+use windlass_sandbox::{process_file, tables};
 
 /// Processes that one listing takes in; with more, the session is over any limit it may have.
 const LISTED_MAX: usize = 4096;
@@ -192,7 +192,7 @@ struct Stat {
 
 impl Stat {
     fn read(thread: u32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+        let stat = process_file::read(thread, "stat").ok()?;
         // The name is in brackets and may hold anything; the fields go on after the last one.
         let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
         Some(Self {
@@ -235,14 +235,14 @@ fn memory_device() -> Option<u64> {
 
 /// Resident memory of a process that is shared with others or with a descriptor.
 fn shared_resident(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = process_file::read(pid, "status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"))?;
     let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
 }
 
 fn proportional(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let text = process_file::read(pid, "smaps_rollup").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)

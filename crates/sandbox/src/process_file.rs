@@ -1,0 +1,35 @@
+//! Files of `/proc/PID`. A process chooses its own name, which is in several of them and need not be
+//! text: they are read as bytes, so that no process can keep itself from being seen.
+
+use std::io;
+
+/// The content of such a file. What is no text in it is replaced.
+pub fn read(pid: u32, file: &str) -> io::Result<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/{file}"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_seen_whatever_it_is_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join(OsStr::from_bytes(b"\xff) Z"));
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let (stat, name) = (read(child.id(), "stat"), read(child.id(), "comm"));
+        let listed = crate::twin::below(std::process::id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(stat.unwrap().starts_with(&format!("{} (", child.id())));
+        assert_eq!(name.unwrap(), "\u{fffd}) Z\n");
+        assert!(listed.contains(&child.id()), "{listed:?} without {}", child.id());
+        assert!(read(child.id(), "stat").is_err());
+    }
+}
