@@ -2,6 +2,7 @@
 //! over the workspace's files where it can be; none of them mends anything.
 
 mod direction;
+mod exceptions;
 mod lengths;
 mod openings;
 mod paths;

@@ -2,12 +2,11 @@
 //! descriptor, beneath a root, without following links (`windlass_sandbox::beneath`). Code that goes
 //! by path is listed with its reason in `xtask/paths.txt`.
 
-use std::fs;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::Finding;
-use crate::workspace::{self, Source};
+use super::exceptions::{self, Exceptions};
+use crate::workspace::Source;
 
 /// The allow-list: `path reason`, one a line; `#` starts a comment.
 const LIST: &str = "xtask/paths.txt";
@@ -50,48 +49,26 @@ const RUSTIX: &[&str] = &[
 ];
 
 pub fn check(sources: &[Source]) -> Result<Vec<Finding>> {
-    let list = workspace::root().join(LIST);
-    let list = fs::read_to_string(&list).with_context(|| format!("cannot read {LIST}"))?;
-    Ok(check_against(sources, &list))
+    Ok(check_against(sources, &exceptions::read(LIST)?))
 }
 
 fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut allowed = Vec::new();
-    for (index, line) in list.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        match line.split_once(' ') {
-            Some((path, reason)) if !reason.trim().is_empty() => allowed.push((path, index + 1)),
-            _ => findings.push(Finding::error(
-                LIST,
-                index + 1,
-                "an entry without a reason",
-                "write `path reason`: why can no session change what these paths lead to?",
-            )),
-        }
-    }
+    let question = "why can no session change what these paths lead to?";
+    let mut allowed = Exceptions::parse(LIST, list, question, &mut findings);
     for source in sources.iter().filter(|source| is_trusted(&source.path)) {
-        let listed = allowed.iter().position(|(path, _)| *path == source.path);
         for (number, what) in by_path(source) {
-            match listed {
-                Some(entry) => allowed[entry].1 = 0,
-                None => findings.push(Finding::error(
+            if !allowed.allow(&source.path) {
+                findings.push(Finding::error(
                     &source.path,
                     number,
                     format!("`{what}` reaches a file by its path"),
                     format!("use windlass_sandbox::beneath, or give the reason in {LIST}"),
-                )),
+                ));
             }
         }
     }
-    // An entry that allows nothing would allow the next such call without a word.
-    for (path, line) in allowed.iter().filter(|(_, line)| *line != 0) {
-        let what = format!("{path} reaches nothing by its path");
-        findings.push(Finding::error(LIST, *line, what, "remove the entry"));
-    }
+    allowed.report_unused("reaches nothing by its path", &mut findings);
     findings
 }
 

@@ -1,12 +1,11 @@
 //! Sleeps: code that ships waits for a fact, not for time to pass. The few places where time is
 //! the fact are listed with their reason in `xtask/sleeps.txt`.
 
-use std::fs;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::Finding;
-use crate::workspace::{self, Source};
+use super::exceptions::{self, Exceptions};
+use crate::workspace::Source;
 
 /// The allow-list: `path reason`, one a line; `#` starts a comment.
 const LIST: &str = "xtask/sleeps.txt";
@@ -18,49 +17,27 @@ const SLEEPS: &[&str] = &["thread::sleep", "time::sleep", "time.sleep"];
 const GROUPS: &[&str] = &["thread::{", "time::{"];
 
 pub fn check(sources: &[Source]) -> Result<Vec<Finding>> {
-    let list = workspace::root().join(LIST);
-    let list = fs::read_to_string(&list).with_context(|| format!("cannot read {LIST}"))?;
-    Ok(check_against(sources, &list))
+    Ok(check_against(sources, &exceptions::read(LIST)?))
 }
 
 fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut allowed = Vec::new();
-    for (index, line) in list.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        match line.split_once(' ') {
-            Some((path, reason)) if !reason.trim().is_empty() => allowed.push((path, index + 1)),
-            _ => findings.push(Finding::error(
-                LIST,
-                index + 1,
-                "an entry without a reason",
-                "write `path reason`: why is time itself what the code waits for?",
-            )),
-        }
-    }
+    let question = "why is time itself what the code waits for?";
+    let mut allowed = Exceptions::parse(LIST, list, question, &mut findings);
     for source in sources.iter().filter(|source| ships(&source.path)) {
         let sleeps = source.lines().filter(|(_, line)| sleeps_in(line));
-        let listed = allowed.iter().position(|(path, _)| *path == source.path);
         for (number, _) in sleeps {
-            match listed {
-                Some(entry) => allowed[entry].1 = 0,
-                None => findings.push(Finding::error(
+            if !allowed.allow(&source.path) {
+                findings.push(Finding::error(
                     &source.path,
                     number,
                     "sleeps",
                     format!("wait for an event with a deadline, or give the reason in {LIST}"),
-                )),
+                ));
             }
         }
     }
-    // An entry that allows nothing would allow the next sleep without a word.
-    for (path, line) in allowed.iter().filter(|(_, line)| *line != 0) {
-        let what = format!("{path} does not sleep");
-        findings.push(Finding::error(LIST, *line, what, "remove the entry"));
-    }
+    allowed.report_unused("does not sleep", &mut findings);
     findings
 }
 

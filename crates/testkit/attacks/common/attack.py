@@ -1,9 +1,12 @@
 """What every attack in Python shares: the stage that it plays on, and how it says how it went."""
 
+import builtins
 import errno
 import json
 import os
 import re
+import threading
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 with open(os.path.join(HERE, "stage.json"), encoding="utf-8") as file:
@@ -167,7 +170,6 @@ def say_to_keeper(*frames):
     import socket
     import stat
     import struct
-    import time
 
     message = b"".join(struct.pack(">II", 4 + len(head) + len(body), len(head)) + head + body for head, body in frames)
     for name in sorted(os.listdir("/proc/self/fd"), key=int):
@@ -224,7 +226,6 @@ def exchange(left, right):
 
 def in_background(act):
     """Runs `act` again and again in a thread that goes on after the turn; errors are its own affair."""
-    import threading
 
     def loop():
         while True:
@@ -241,3 +242,32 @@ def own_directory(name):
     import tempfile
 
     return tempfile.mkdtemp(prefix=name + "-", dir=os.getcwd())
+
+
+def by_thread_from_before(act):
+    """Plants a thread before a fork, which afterwards tries `act` on each process of the twin. Both parts
+    run in the original's interpreter; the builtins hold what they share."""
+    if STAGE["part"] == "plant":
+        builtins.windlass_box = {}
+        threading.Thread(target=_try_each, args=(act, builtins.windlass_box), daemon=True).start()
+        planted("a thread")
+    box = builtins.windlass_box
+    box["numbers"] = STAGE["twin_numbers"] or [-1]
+    for _ in range(1000):
+        if box.get("done"):
+            break
+        time.sleep(0.01)
+    if box.get("got"):
+        through(box["got"])
+    refused(box.get("error", "nothing"))
+
+
+def _try_each(act, box):
+    while not box.get("numbers"):
+        time.sleep(0.01)
+    for pid in box["numbers"]:
+        try:
+            box["got"] = act(pid) or box.get("got")
+        except OSError as error:
+            box["error"] = error_name(error)
+    box["done"] = True

@@ -1,0 +1,73 @@
+//! Files that a rule leaves alone, listed with their reasons: `path reason`, one a line; `#` starts a
+//! comment.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use super::Finding;
+use crate::workspace;
+
+pub fn read(list: &str) -> Result<String> {
+    let path = workspace::root().join(list);
+    fs::read_to_string(path).with_context(|| format!("cannot read {list}"))
+}
+
+/// The entries of one list, and whether each was of use.
+#[derive(Debug)]
+pub struct Exceptions<'a> {
+    list: &'static str,
+    entries: Vec<Entry<'a>>,
+}
+
+#[derive(Debug)]
+struct Entry<'a> {
+    path: &'a str,
+    line: usize,
+    is_used: bool,
+}
+
+impl<'a> Exceptions<'a> {
+    /// An entry without a reason is a finding; `question` is what the reason has to answer.
+    pub fn parse(
+        list: &'static str,
+        text: &'a str,
+        question: &str,
+        findings: &mut Vec<Finding>,
+    ) -> Self {
+        let mut entries = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            match line.split_once(' ') {
+                Some((path, reason)) if !reason.trim().is_empty() => {
+                    entries.push(Entry { path, line: index + 1, is_used: false });
+                }
+                _ => findings.push(Finding::error(
+                    list,
+                    index + 1,
+                    "an entry without a reason",
+                    format!("write `path reason`: {question}"),
+                )),
+            }
+        }
+        Self { list, entries }
+    }
+
+    /// Whether a file that breaks the rule is listed.
+    pub fn allow(&mut self, path: &str) -> bool {
+        let entry = self.entries.iter_mut().find(|entry| entry.path == path);
+        entry.map(|entry| entry.is_used = true).is_some()
+    }
+
+    /// An entry that allows nothing would allow the next breach without a word. `what` says what a
+    /// file does that needs no entry.
+    pub fn report_unused(&self, what: &str, findings: &mut Vec<Finding>) {
+        for entry in self.entries.iter().filter(|entry| !entry.is_used) {
+            let what = format!("{} {what}", entry.path);
+            findings.push(Finding::error(self.list, entry.line, what, "remove the entry"));
+        }
+    }
+}
