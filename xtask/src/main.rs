@@ -1,5 +1,6 @@
 //! `cargo xtask`: checks and measurements of this workspace, one module a command. It changes no
-//! file but those that `api`, `examples --write` and `conformance --write-docs` make.
+//! file but those that `api`, `examples --write`, `conformance --write-docs` and `attack
+//! --document` make.
 
 mod agents;
 mod api;

@@ -198,8 +198,8 @@ pub(crate) fn session(
     found.map(|text| read(&text)).transpose()
 }
 
-/// A stored record. One that cannot be read is an error: a session whose facts are damaged is not a
-/// session that never was.
+/// A stored record. One that cannot be read is an error: a session with damaged facts must not look
+/// like a session that does not exist.
 fn read<T: serde::de::DeserializeOwned>(text: &str) -> rusqlite::Result<T> {
     serde_json::from_str(text).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))

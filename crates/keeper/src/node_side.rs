@@ -85,7 +85,7 @@ impl Keeper {
             room: self.family.room.clone().or(first_room),
         }));
         if let Err(error) = caller.say(&attached) {
-            // It has numbers, and no more of them than calls may be open. The node asks again.
+            // Cannot happen: the answer has a bounded number of call ids. The node asks again.
             eprintln!("keeper: an attach cannot be answered: {error}");
             return;
         }

@@ -77,7 +77,7 @@ struct State {
     used: Option<Instant>,
 }
 
-/// Claims since those who wait were last as many as should.
+/// Claims since the pool was last full.
 #[derive(Debug, Clone, Copy)]
 struct Claims {
     first: Instant,
@@ -220,7 +220,7 @@ impl Environments {
         Some(claimed)
     }
 
-    /// Whether those who wait, of this zygote, are for such sessions as this.
+    /// Whether this zygote's pooled workers were prepared for a plan like this session's.
     pub fn suits(&self, zygote: u64, outline: &Outline<'_>) -> bool {
         let suits = |state: &State| state.model.as_ref().is_some_and(|model| model.suits(outline));
         let environment = self.list.iter().map(Environment::lock).find(|one| one.is_of(zygote));
@@ -252,7 +252,7 @@ impl Environments {
         }
     }
 
-    /// Ends all zygotes and those who wait, as the node ends.
+    /// Ends all zygotes and pooled workers, because the node ends.
     pub fn put_away(&self) {
         self.list.iter().for_each(|environment| environment.lock().put_away());
     }
@@ -356,7 +356,7 @@ impl State {
         None
     }
 
-    /// Ends the zygote and those who wait; what was forked from it for a session is not its concern.
+    /// Ends the zygote and its pooled workers. Workers that sessions have claimed go on.
     fn put_away(&mut self) {
         self.zygote = Stage::None;
         self.waiting.clear();

@@ -24,7 +24,8 @@ pub(crate) use self::record::FILE;
 /// How long a session with a new writable root waits for a program that is being started from there.
 const IN_USE_WAIT: Duration = Duration::from_secs(10);
 
-/// Others may write to it, and replace what others made: the bits of a mode.
+/// Mode bits of a directory: every user may write; the group may write; users may not replace each
+/// other's files.
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const STICKY: u32 = 0o1000;
@@ -32,11 +33,12 @@ const STICKY: u32 = 0o1000;
 /// See the module's first lines.
 #[derive(Debug)]
 pub(crate) struct Trust {
-    /// Where the node makes directories for sessions: written by sessions, and in no record.
+    /// Directories in which the node makes workspaces. Sessions write them, and the record lacks
+    /// them.
     own: Vec<PathBuf>,
     is_root: bool,
     state: Mutex<State>,
-    /// Told when nothing is started any more from some places.
+    /// Notified when an entry of `in_use` is removed.
     released: Condvar,
 }
 
@@ -45,17 +47,17 @@ struct State {
     record: Record,
     /// Goes up with each new root.
     generation: u64,
-    /// From where programs are being started at this moment.
+    /// Places from which the node is starting a program at this moment.
     in_use: Vec<(u64, Places)>,
     last_use: u64,
 }
 
-/// Directories that decide what a program is.
+/// Directories that decide which code a program runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Places {
-    /// In which names are looked up.
+    /// Directories in which a name on the program's path is looked up.
     pub directories: BTreeSet<PathBuf>,
-    /// From which anything may be loaded, however deep it lies.
+    /// Directories from which the program may load any file, at any depth.
     pub trees: BTreeSet<PathBuf>,
 }
 
@@ -231,7 +233,8 @@ impl Places {
         Ok(real)
     }
 
-    /// Adds a directory that something names. If it is not there, it counts who could make it.
+    /// Adds a directory that may be missing. A missing one is trusted only if no session could make
+    /// it.
     pub fn add_named(&mut self, path: &Path) -> Result<(), WayError> {
         match self.add_tree(path) {
             Ok(_) | Err(WayError::Look { .. }) => Ok(()),

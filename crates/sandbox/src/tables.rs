@@ -1,4 +1,4 @@
-//! Whose descriptors are whose: threads of one process need not have the same.
+//! Compares the descriptor tables of threads: two threads of one process can have different tables.
 
 /// What `kcmp` compares when it is asked for tables of descriptors.
 const KCMP_FILES: libc::c_int = 2;

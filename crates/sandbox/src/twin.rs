@@ -1,6 +1,6 @@
-//! Holding a twin: a worker that was forked by another worker, and so is nobody's child who holds it.
-//! Its keeper is forked from the keeper of the family; it knows the twin by a handle on the process
-//! and by its control groups.
+//! Holding a twin: a worker that was forked by another worker, so its keeper is not its parent. The
+//! twin's keeper is forked from the keeper of the family. It knows the twin by a handle on the
+//! process and by its control groups.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! Workers that wait: each with its keeper, its namespaces and its cgroups, and nobody's yet. Nothing
-//! of a session has been in one; what has is never put back.
+//! The pool: workers that are forked before a session asks, each with its keeper, its namespaces
+//! and its cgroups. No session's code has run in a pooled worker, and no used worker is put back.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! The one who looks after environments, for as long as the node runs: starts zygotes that are
-//! wanted, puts away those that nobody asks for or that have ended, and has workers wait.
+//! The task that tends environments while the node runs: it starts zygotes that are wanted, removes
+//! those that are idle or have ended, and refills the pools.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -157,7 +157,7 @@ fn usual_model(context: &Context, program: &Path) -> Option<Model> {
     Some(Model::of(&usual.outline(&usual.own())))
 }
 
-/// How much is left of the time in which nobody is made to wait, after a claim.
+/// How long the pool is still not refilled after a claim.
 fn pause_left(state: &State) -> Option<Duration> {
     let Claims { first, last } = state.claims?;
     let left = REFILL_PAUSE.checked_sub(last.elapsed())?;

@@ -42,14 +42,16 @@ pub(crate) struct Zygote {
     /// Which of all this is.
     number: u64,
     process: Born,
-    /// Closed when it ends. Nobody else holds this end: a zygote serves only who comes from here.
+    /// The node's end of the socket to the zygote, which only the node holds. The kernel closes the
+    /// other end when the zygote ends. Requests reach the zygote only through here.
     control: OwnedFd,
     env: BTreeMap<String, String>,
     missing: Vec<String>,
     marks: Marks,
-    /// Where it took its code from.
+    /// The directories from which the zygote loaded its code.
     trusted: Places,
-    /// The last generation of roots that did not meet those places.
+    /// The generation of writable roots at the last check. None of those roots could change the
+    /// directories in `trusted`.
     generation: AtomicU64,
 }
 
@@ -78,7 +80,7 @@ impl Zygote {
         let log = open_log(&keepers::log_path(config)).map_err(failed("open the log"))?;
         let ZygoteRecipe { argv, env, places, trusted } = recipe;
         let generation = AtomicU64::new(context.trust.generation());
-        // No session gets to write there until it has loaded what it will have.
+        // Until the zygote has loaded its modules, no session may start that can write there.
         let _in_use = context.trust.hold(&trusted).map_err(|why| distrusted(&why))?;
         let started = context.nursery.zygote(&argv, &env, Path::new("/"), log.as_fd());
         let (process, control) = started.map_err(failed("start it"))?;
@@ -91,7 +93,7 @@ impl Zygote {
         Ok(zygote)
     }
 
-    /// It loads no module from where sessions can write, whatever its import machinery says.
+    /// Sends the zygote the roots that sessions can write, so that it refuses modules from there.
     fn tell_roots(&self, trust: &Trust) -> io::Result<()> {
         let text = match trust.roots() {
             Some(roots) => {
@@ -105,8 +107,8 @@ impl Zygote {
         passing::send(&self.control, ROOTS, file.as_fd()).map(drop)
     }
 
-    /// A connection over which it can be asked for one worker. Whoever holds it is served: it goes to
-    /// a keeper and nobody else.
+    /// A connection over which the zygote can be asked for one worker. The zygote serves whatever
+    /// process holds it, so the node passes it to a keeper only.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -132,7 +134,7 @@ impl Zygote {
                 self.missing.push(missing.to_owned());
             } else if let Some(path) = line.strip_prefix("path ") {
                 self.marks.add(path.into());
-                // What it found besides what was known before it ran.
+                // A directory of `sys.path` that the node did not know before the zygote ran.
                 self.trusted.add_named(Path::new(path)).map_err(|why| distrusted(&why.into()))?;
             }
         }
@@ -153,7 +155,7 @@ impl Zygote {
         start_alike(&self.env, env)
     }
 
-    /// Whether still no session could write to where its code came from.
+    /// Checks that no session can write to the directories from which the zygote loaded its code.
     pub fn check_trust(&self, trust: &Trust) -> Result<(), Distrust> {
         let now = trust.generation();
         if self.generation.load(Ordering::Relaxed) != now {

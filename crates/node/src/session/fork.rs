@@ -49,8 +49,8 @@ pub(crate) struct Original {
 pub(super) struct ForkSide {
     /// Its first room; none where an earlier release made the session.
     room: Option<PathBuf>,
-    /// The room in which the next twin's place is made, as the keeper said and this node has gone on
-    /// since. None where the keeper does not say.
+    /// The room for the next twin: what the keeper reported last, moved on with each fork since
+    /// then. None where the keeper does not report it.
     current: Option<PathBuf>,
     /// It is a twin, and its worker has not been up yet.
     awaits_twin: bool,
@@ -74,7 +74,8 @@ impl ForkSide {
         }
     }
 
-    /// The keeper knows where it has forked. A command that it has not seen yet may go further.
+    /// Takes the keeper's current room. A fork command that the keeper has not seen yet may already
+    /// have moved this node to a deeper room, which then stays.
     pub fn keeper_said(&mut self, attached: &Attached) {
         let depth = |room: &PathBuf| room.components().count();
         let said = attached.room.as_ref().filter(|_| attached.forks);
@@ -333,7 +334,7 @@ impl Actor {
             return answer(reply, Err(refused(&message)));
         }
         self.fork.asked = Some((session, reply));
-        // Whatever becomes of it: the worker may be behind its layer then.
+        // Also if the fork fails: the worker may have added its Landlock layer by then.
         self.fork.current = Some(next_room);
         // A closed link shows when it is read.
         let _ = self.link.flush();

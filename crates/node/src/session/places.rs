@@ -1,6 +1,6 @@
-//! Directories for a session that nobody has asked for yet: a workspace, and a room for its twins. A
-//! worker can be confined in them before there is a session. Whoever gets them has a link to them where
-//! a workspace of its own would be, by which they are found and removed with it.
+//! Directories that are made before a session asks for them: a workspace, and a room for its twins.
+//! A pooled worker is confined in them in advance. The session that takes them gets a link to them
+//! at the usual path of its workspace; by that link they are found, and removed with the session.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -95,8 +95,8 @@ pub(crate) fn give_back(config: &Config, session: &SessionId) {
     }
 }
 
-/// Removes places that were for nobody when an earlier node died, or for a session that has not come to
-/// be.
+/// Removes places that no session had taken when an earlier node died, and places of sessions that
+/// never started.
 pub(crate) fn sweep(context: &Context) {
     let config = &context.config;
     let Ok(places) = all(config) else { return };

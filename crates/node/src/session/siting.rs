@@ -1,6 +1,7 @@
-//! Where a new session will be, how it is confined there, and by whom it is worked for: in a place with
-//! a worker that is confined there already, if one waits and the session is as it was meant to be; else
-//! in a directory of its own or of its client's, with a worker that waits, or with none yet.
+//! Decides where a new session works, how it is confined, and which worker it gets. A session whose
+//! client asks for nothing special gets a pooled worker that is confined in advance, in the
+//! directories made for that worker, if one fits. Every other session gets a directory of its own
+//! or its client's, and a pooled worker whose view fits, or none yet.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,7 +48,8 @@ pub(super) fn site(
     Ok(sited)
 }
 
-/// A session whose client asks for nothing special, where a worker waits that is confined for such a one.
+/// Takes a pooled worker that is confined in advance. Skipped when the request sets workspace,
+/// policy or environment.
 fn at_place(
     context: &Context,
     id: &SessionId,

@@ -191,8 +191,8 @@ impl Python {
         self.root.display().to_string()
     }
 
-    /// What may be read of an interpreter outside of the policy's readable paths. What lies where
-    /// sessions can write names nothing: only the user does.
+    /// What a session may read of its interpreter outside of the policy's readable paths. An
+    /// interpreter that a session could have changed adds nothing, unless the user has named it.
     fn needed(&self, interpreter: &Path, way: &Way) -> Vec<PathBuf> {
         let directories = way.directories.clone();
         if self.trust.check(&Places { directories, ..Places::default() }).is_ok() {

@@ -119,7 +119,8 @@ impl Rules {
     }
 }
 
-/// What another user can make of a path: away, closed, or a file system that nobody serves any more.
+/// Errors that another user can cause at a path: it was removed or closed, or the server of its
+/// file system is gone.
 fn is_out_of_reach(errno: Errno) -> bool {
     matches!(
         errno,

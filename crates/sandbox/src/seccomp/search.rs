@@ -1,7 +1,7 @@
-//! One filter program out of many rules: the number of a call is found by halving, and only what a rule
-//! speaks of is looked at further. The kernel tries every call that there is when a filter is
-//! installed, to know which it never needs to ask about; a list as long as ours, gone through for each
-//! of them from its beginning, takes it ten times as long.
+//! Builds one filter program from many rules. The program finds a call's number by binary search,
+//! and looks at arguments only of calls that a rule names. Reason: when a filter is installed, the
+//! kernel runs it for every call number, to learn which calls it always allows. With a linear list
+//! of our length that takes ten times as long.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ pub(crate) type Program = Vec<Instruction>;
 /// What becomes of a call that is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It fails so.
+    /// The call fails with this error number.
     Refused(i32),
-    /// This program, of those that are given, looks at its arguments.
+    /// The index of the program that looks at the call's arguments.
     Asked(usize),
 }
 

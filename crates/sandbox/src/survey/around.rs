@@ -1,6 +1,6 @@
-//! What lies around sessions, whatever their own directories are. It is kept from one session to the
-//! next, for as long as each file that was looked at is still the one that it was: to see that takes a
-//! tenth of what it takes to find it all.
+//! The part of a survey that does not depend on a session's own directories. It is cached for the
+//! next sessions until a file that was looked at is replaced: checking that takes a tenth of the
+//! time of a new survey.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;

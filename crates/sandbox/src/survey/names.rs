@@ -27,8 +27,8 @@ const HOME_NAMES_MAX: usize = 512;
 const PLACEHOLDERS_MAX: usize = 512;
 
 /// Missing names for which the placeholder is a directory. The programs that these names belong to
-/// make them by themselves, and can go on to do so. A repository with a socket named `.gitmodules`
-/// makes git print a warning; an empty directory does not.
+/// make them by themselves, and can go on to do so. `.gitmodules` is one of them, but git prints a
+/// warning for a directory as well as for a socket in commands that read it, such as `git fetch`.
 const PLACEHOLDER_DIRECTORIES: [&str; 5] = [".git", ".gitmodules", ".claude", ".vscode", ".idea"];
 
 /// What is at a protected path.

@@ -81,7 +81,8 @@ fn add_library(places: &mut Places, library: &Path) -> Result<(), Distrust> {
     Ok(())
 }
 
-/// The user's own packages. Where there are none, it counts who could put some there.
+/// The user's own packages. A missing directory is added too: a session must not be able to make
+/// it.
 fn add_user_site(places: &mut Places, home: &Path) -> Result<(), Distrust> {
     let library = home.join(".local/lib");
     places.add_named(&library)?;
