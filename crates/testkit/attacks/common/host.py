@@ -149,7 +149,11 @@ def serve(heard, leader, wakeup):
 
 
 def listen_anew(heard, watch, path):
-    """One more service, at a path where there was none, or an older one."""
+    """One more service, at a path where there was none, or an older one, which ends."""
+    for descriptor, (_, old) in list(heard.items()):
+        if old.family == socket.AF_UNIX and old.getsockname() == path:
+            watch.remove(descriptor)
+            heard.pop(descriptor)[1].close()
     if os.path.lexists(path):
         os.unlink(path)
     made = listener(socket.AF_UNIX, path)
