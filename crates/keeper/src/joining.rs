@@ -75,8 +75,7 @@ fn gather(groups: &[PathBuf], below: impl Fn() -> Vec<u32>) -> bool {
 /// Whether a process is in all of the groups, which have one name; one that ends counts as in.
 fn is_in(pid: u32, groups: &[PathBuf]) -> bool {
     let name = groups.first().and_then(|group| group.file_name()?.to_str());
-    let (Some(name), Ok(said)) = (name, process_file::read(pid, "cgroup"))
-    else {
+    let (Some(name), Ok(said)) = (name, process_file::read(pid, "cgroup")) else {
         return true;
     };
     said.lines().filter(|line| line.ends_with(name)).count() >= groups.len()

@@ -166,6 +166,11 @@ impl Config {
         self.state_dir.join("placeholders")
     }
 
+    /// Empty directories that wait to become placeholders.
+    pub(crate) fn placeholders_stock(&self) -> PathBuf {
+        self.state_dir.join("placeholders-stock")
+    }
+
     /// What opens the TCP door.
     pub(crate) fn token_file(&self) -> PathBuf {
         self.state_dir.join("token")

@@ -97,7 +97,8 @@ impl Context {
         let environments = Environments::new(&config, trust.clone());
         let starting = Arc::new(Starting::default());
         let log = keepers::log_path(&config);
-        let placeholders = Placeholders::new(config.placeholders_dir());
+        let placeholders =
+            Placeholders::new(config.placeholders_dir(), config.placeholders_stock());
         let nursery = Nursery::new(config.program.clone(), log, starting.clone());
         Self {
             config,

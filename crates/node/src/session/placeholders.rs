@@ -9,6 +9,8 @@
 //! Every path is opened without following links, and every change is made relative to a descriptor of
 //! the directory.
 
+mod stock;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -17,14 +19,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, linkat, mkdirat, mknodat, openat2,
-    readlinkat, statat, symlinkat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2, readlinkat, statat,
+    symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use windlass_protocol::SessionId;
 use windlass_sandbox::beneath;
 use windlass_sandbox::{Names, Placeholder};
+
+use self::stock::Stock;
 
 /// Where the link of a placeholder leads: nothing is there, and nothing can be made there.
 const NOWHERE: &str = "/proc/windlass-placeholder";
@@ -34,6 +38,7 @@ const NOWHERE: &str = "/proc/windlass-placeholder";
 pub(crate) struct Placeholders {
     /// One file for each session that has some.
     records: PathBuf,
+    stock: Stock,
     table: Mutex<Table>,
 }
 
@@ -61,8 +66,16 @@ struct FileId {
 }
 
 impl Placeholders {
-    pub fn new(records: PathBuf) -> Self {
-        Self { records, table: Mutex::default() }
+    /// `records` and `stock` are directories of the node's own.
+    pub fn new(records: PathBuf, stock: PathBuf) -> Self {
+        Self { records, stock: Stock::at(stock), table: Mutex::default() }
+    }
+
+    /// Makes directories ahead, for the next sessions. Not on the way of a session that starts.
+    pub fn stock_up(&self) {
+        if !self.lock().sessions.is_empty() {
+            self.stock.fill();
+        }
     }
 
     /// Looks at a new session's protected names and makes placeholders for those that are missing. If
@@ -112,7 +125,7 @@ impl Placeholders {
             return Ok(());
         }
         let mut new = Vec::with_capacity(missing.len());
-        let made = make_all(missing, &mut new);
+        let made = make_all(missing, &mut new, &self.stock);
         if made.is_err() {
             new.drain(..).for_each(|made| remove(&made));
         }
@@ -167,8 +180,7 @@ impl Placeholders {
         }
     }
 
-    /// Takes the placeholders of a session's workspace out of a copy of it. A copy has no sockets; what
-    /// is left are links to nowhere and empty directories.
+    /// Takes the placeholders of a session's workspace out of a copy of it.
     pub fn leave_out(&self, id: &SessionId, workspace: &Path, copy: &beneath::Directory) {
         let table = self.lock();
         for path in table.sessions.get(id).into_iter().flatten() {
@@ -217,8 +229,8 @@ fn read_record(path: &Path) -> Vec<Made> {
 }
 
 /// Makes what is missing; what was made is in `new`, also after an error.
-fn make_all(missing: Vec<Made>, new: &mut Vec<Made>) -> Result<(), String> {
-    let mut open: Option<(PathBuf, Directory)> = None;
+fn make_all(missing: Vec<Made>, new: &mut Vec<Made>, stock: &Stock) -> Result<(), String> {
+    let mut open: Option<(PathBuf, OwnedFd)> = None;
     for mut made in missing {
         let failed = |errno: Errno| {
             format!("no placeholder can be made at {}: {errno}", made.path.display())
@@ -227,11 +239,10 @@ fn make_all(missing: Vec<Made>, new: &mut Vec<Made>) -> Result<(), String> {
             continue;
         };
         if open.as_ref().is_none_or(|(path, _)| path != above) {
-            let directory = Directory { fd: open_directory(above).map_err(failed)?, socket: None };
-            open = Some((above.to_owned(), directory));
+            open = Some((above.to_owned(), open_directory(above).map_err(failed)?));
         }
-        let Some((_, directory)) = &mut open else { continue };
-        match directory.make(name, made.placeholder) {
+        let Some((_, directory)) = &open else { continue };
+        match make(directory, name, made.placeholder, stock) {
             Ok(file) => made.file = Some(file),
             // Somebody else has made the name meanwhile: it is held as what it is.
             Err(Errno::EXIST) => continue,
@@ -242,41 +253,19 @@ fn make_all(missing: Vec<Made>, new: &mut Vec<Made>) -> Result<(), String> {
     Ok(())
 }
 
-struct Directory {
-    fd: OwnedFd,
-    /// The first socket made here: the others are further names of it, which takes a third of the time.
-    socket: Option<(std::ffi::OsString, FileId)>,
-}
-
-impl Directory {
-    fn make(&mut self, name: &OsStr, placeholder: Placeholder) -> Result<FileId, Errno> {
-        match placeholder {
-            Placeholder::Directory => mkdirat(&self.fd, name, Mode::from(0o755))?,
-            Placeholder::Link => symlinkat(NOWHERE, &self.fd, name)?,
-            Placeholder::Socket => return self.make_socket(name),
-        }
-        self.file_id(name)
+fn make(
+    directory: &OwnedFd,
+    name: &OsStr,
+    placeholder: Placeholder,
+    stock: &Stock,
+) -> Result<FileId, Errno> {
+    match placeholder {
+        Placeholder::Directory if stock.move_one_to(directory, name)? => {}
+        Placeholder::Directory => mkdirat(directory, name, Mode::from(0o755))?,
+        Placeholder::Link => symlinkat(NOWHERE, directory, name)?,
     }
-
-    fn make_socket(&mut self, name: &OsStr) -> Result<FileId, Errno> {
-        if let Some((first, file)) = &self.socket {
-            match linkat(&self.fd, first, &self.fd, name, AtFlags::empty()) {
-                Ok(()) => return Ok(*file),
-                Err(Errno::EXIST) => return Err(Errno::EXIST),
-                // The file system has no second names, or no more of them.
-                Err(_) => {}
-            }
-        }
-        mknodat(&self.fd, name, FileType::Socket, Mode::empty(), 0)?;
-        let file = self.file_id(name)?;
-        self.socket = Some((name.to_owned(), file));
-        Ok(file)
-    }
-
-    fn file_id(&self, name: &OsStr) -> Result<FileId, Errno> {
-        let about = statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(FileId { device: about.st_dev, inode: about.st_ino })
-    }
+    let about = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileId { device: about.st_dev, inode: about.st_ino })
 }
 
 /// A real directory, by a path without links.
@@ -300,9 +289,6 @@ fn remove(made: &Made) {
         // Only an empty one goes.
         (Placeholder::Directory, FileType::Directory) => {
             unlinkat(&directory, name, AtFlags::REMOVEDIR)
-        }
-        (Placeholder::Socket, FileType::Socket) if about.st_mode & 0o777 == 0 => {
-            unlinkat(&directory, name, AtFlags::empty())
         }
         (Placeholder::Link, FileType::Symlink) => match readlinkat(&directory, name, Vec::new()) {
             Ok(target) if target.as_bytes() == NOWHERE.as_bytes() => {

@@ -26,11 +26,6 @@ const HOME_NAMES_MAX: usize = 512;
 /// missing names are reported as not held.
 const PLACEHOLDERS_MAX: usize = 512;
 
-/// Missing names for which the placeholder is a directory. The programs that these names belong to
-/// make them by themselves, and can go on to do so. `.gitmodules` is one of them, but git prints a
-/// warning for a directory as well as for a socket in commands that read it, such as `git fetch`.
-const PLACEHOLDER_DIRECTORIES: [&str; 5] = [".git", ".gitmodules", ".claude", ".vscode", ".idea"];
-
 /// What is at a protected path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protected {
@@ -45,10 +40,9 @@ pub enum Protected {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placeholder {
-    /// An empty directory, which git does not see and the name's own program can use.
+    /// An empty directory: git does not see it and removes it where it has a file to put there, and
+    /// whoever copies or searches the workspace finds nothing in it.
     Directory,
-    /// A socket file that nobody listens at: git does not see it, and nothing can be read from it.
-    Socket,
     /// A link that leads nowhere: whoever reads it is told that there is no such file. A shell goes on
     /// to its next startup file then, which it would not do after any other answer.
     Link,
@@ -136,10 +130,7 @@ impl Look<'_> {
             let missing = match (whose, TRUSTED_AT_HOME.contains(&name.as_str())) {
                 (Whose::Home, true) => Some(Placeholder::Link),
                 (Whose::Anybody, true) => None,
-                _ if PLACEHOLDER_DIRECTORIES.contains(&name.as_str()) => {
-                    Some(Placeholder::Directory)
-                }
-                _ => Some(Placeholder::Socket),
+                _ => Some(Placeholder::Directory),
             };
             self.walk(directory, OsStr::new(name), missing);
         }
@@ -210,7 +201,7 @@ impl Look<'_> {
                         Ok(about) => about,
                         Err(error) if error.kind() == ErrorKind::NotFound => {
                             // What a dangling link leads to could be made where it leads.
-                            let at_end = Some(Placeholder::Socket);
+                            let at_end = Some(Placeholder::Directory);
                             return self.absent(next, if links > 0 { at_end } else { missing });
                         }
                         Err(_) => return,
@@ -327,7 +318,7 @@ mod tests {
         let found = |names: &Names, name: &str| names.protected.get(&scene.at(name)).copied();
         assert_eq!(found(&names, ".git"), Some(Protected::Real(Kind::Directory)));
         assert_eq!(found(&names, ".claude"), Some(Protected::Missing(Placeholder::Directory)));
-        assert_eq!(found(&names, "AGENTS.md"), Some(Protected::Missing(Placeholder::Socket)));
+        assert_eq!(found(&names, "AGENTS.md"), Some(Protected::Missing(Placeholder::Directory)));
         assert_eq!(found(&names, ".bashrc"), None);
         std::fs::create_dir(scene.at(".oh-my-zsh")).unwrap();
         let names = scene.look_at_home(&[]);
@@ -383,7 +374,7 @@ mod tests {
             link("GEMINI.md"),
             link("d"),
             ("work/docs/agents.md".to_owned(), Protected::Real(Kind::File)),
-            ("work/missing".to_owned(), Protected::Missing(Placeholder::Socket)),
+            ("work/missing".to_owned(), Protected::Missing(Placeholder::Directory)),
         ];
         assert_eq!(there, expected);
     }

@@ -1,7 +1,5 @@
 //! Placeholders are made, shared, taken over and removed; what a user put in their place stays.
 
-use std::os::unix::fs::FileTypeExt;
-
 use windlass_sandbox::Protected;
 
 use super::*;
@@ -10,6 +8,7 @@ struct Scene {
     _dir: tempfile::TempDir,
     work: PathBuf,
     records: PathBuf,
+    stock: PathBuf,
 }
 
 impl Scene {
@@ -18,19 +17,19 @@ impl Scene {
         let root = dir.path().canonicalize().unwrap();
         let work = root.join("work");
         std::fs::create_dir(&work).unwrap();
-        Self { _dir: dir, work, records: root.join("records") }
+        Self { _dir: dir, work, records: root.join("records"), stock: root.join("stock") }
     }
 
     fn node(&self) -> Placeholders {
-        Placeholders::new(self.records.clone())
+        Placeholders::new(self.records.clone(), self.stock.clone())
     }
 
     /// What a survey would find: these names, each missing or not.
     fn look(&self) -> Names {
         let all = [
             (".git", Placeholder::Directory),
-            ("AGENTS.md", Placeholder::Socket),
-            ("CLAUDE.md", Placeholder::Socket),
+            ("AGENTS.md", Placeholder::Directory),
+            ("CLAUDE.md", Placeholder::Directory),
             (".bashrc", Placeholder::Link),
         ];
         let protected = all.into_iter().map(|(name, placeholder)| {
@@ -70,7 +69,7 @@ fn placeholders_stay_until_the_last_session_ends() {
     assert_eq!(scene.acquire(&node, "one").unheld, None);
     assert_eq!(scene.left(), ALL);
     let kind = |name: &str| scene.work.join(name).symlink_metadata().unwrap().file_type();
-    assert!(kind(".git").is_dir() && kind("AGENTS.md").is_socket() && kind(".bashrc").is_symlink());
+    assert!(kind(".git").is_dir() && kind("AGENTS.md").is_dir() && kind(".bashrc").is_symlink());
     assert!(!scene.work.join(".bashrc").exists(), "its readers find nothing");
     scene.acquire(&node, "two");
     node.release(&id("one"));
@@ -118,9 +117,10 @@ fn what_the_user_has_put_there_stays() {
     scene.acquire(&node, "one");
     let at = |name: &str| scene.work.join(name);
     std::fs::write(at(".git/HEAD"), "ref").unwrap();
-    std::fs::write(at("new"), "mine").unwrap();
-    std::fs::rename(at("new"), at("AGENTS.md")).unwrap();
-    std::fs::remove_file(at("CLAUDE.md")).unwrap();
+    std::fs::remove_dir(at("AGENTS.md")).unwrap();
+    std::fs::write(at("AGENTS.md"), "mine").unwrap();
+    // Moved, not removed: the new directory cannot get the old one's number.
+    std::fs::rename(at("CLAUDE.md"), scene.work.parent().unwrap().join("moved")).unwrap();
     std::fs::create_dir(at("CLAUDE.md")).unwrap();
     std::fs::remove_file(at(".bashrc")).unwrap();
     std::os::unix::fs::symlink("elsewhere", at(".bashrc")).unwrap();
@@ -136,7 +136,7 @@ fn where_no_placeholder_can_be_made_the_names_say_so() {
     let look = || {
         let mut names = scene.look();
         let nowhere = PathBuf::from("/proc/AGENTS.md");
-        names.protected.insert(nowhere, Protected::Missing(Placeholder::Socket));
+        names.protected.insert(nowhere, Protected::Missing(Placeholder::Directory));
         names
     };
     let names = node.acquire(&id("one"), look);
@@ -158,4 +158,28 @@ fn a_copy_of_the_workspace_has_none() {
     node.leave_out(&id("one"), &scene.work, &beneath::Directory::trusted(&copy).unwrap());
     let left: Vec<_> = std::fs::read_dir(&copy).unwrap().flatten().collect();
     assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn directories_of_the_stock_become_placeholders() {
+    let scene = Scene::new();
+    let node = scene.node();
+    node.stock_up();
+    assert!(!scene.stock.exists(), "without a session there is nothing to be ready for");
+    scene.acquire(&node, "one");
+    node.stock_up();
+    let stocked = || std::fs::read_dir(&scene.stock).unwrap().count();
+    let full = stocked();
+    node.release(&id("one"));
+    scene.acquire(&node, "two");
+    assert_eq!(scene.left(), ALL);
+    assert_eq!(stocked(), full - 3);
+    node.release(&id("two"));
+    assert!(scene.left().is_empty());
+    scene.acquire(&node, "three");
+    // One that somebody took away is no reason to fail.
+    std::fs::remove_dir_all(&scene.stock).unwrap();
+    node.release(&id("three"));
+    scene.acquire(&node, "four");
+    assert_eq!(scene.left(), ALL);
 }
