@@ -551,6 +551,7 @@ fn held(more: &[(&str, Protected)], unheld: Option<&str>) -> (Vec<String>, Contr
     let mut place = place(&policy);
     place.protected.extend(more.iter().map(|(path, found)| (PathBuf::from(path), *found)));
     place.hidden.insert("/h/u/work/.aws".into(), Kind::Directory);
+    place.hidden.insert("/h/u/work/conf/keys".into(), Kind::File);
     place.unheld = unheld.map(str::to_owned);
     let plan = plan(&policy, &machine(), &place).expect("a plan");
     let of_workspace =
@@ -565,7 +566,7 @@ fn held(more: &[(&str, Protected)], unheld: Option<&str>) -> (Vec<String>, Contr
 }
 
 #[test]
-fn what_leads_to_a_protected_path_cannot_be_renamed_and_what_is_hidden_stays_hidden() {
+fn what_leads_to_a_protected_or_hidden_path_cannot_be_renamed() {
     let real = Protected::Real(Kind::File);
     let more = [
         ("/h/u/work/.aws", Protected::Real(Kind::Directory)),
@@ -581,7 +582,9 @@ fn what_leads_to_a_protected_path_cannot_be_renamed_and_what_is_hidden_stays_hid
             "hide /h/u/work/.aws",
             "hold /h/u/work/.git Read",
             "hold /h/u/work/AGENTS.md Read",
+            "hold /h/u/work/conf Write",
             "hold /h/u/work/docs Write",
+            "hide /h/u/work/conf/keys",
             "hold /h/u/work/docs/deep Write",
             "hold /h/u/work/docs/deep/agents.md Read",
         ]

@@ -56,19 +56,24 @@ impl View {
         if !needed {
             return;
         }
-        let reads = matches!(
+        let takes_away = matches!(
             mount,
-            Mount::Bind { access: Access::Read, .. } | Mount::Hold { access: Access::Read, .. }
+            Mount::Bind { access: Access::Read, .. }
+                | Mount::Hold { access: Access::Read, .. }
+                | Mount::Hide { .. }
+                | Mount::Cover { .. }
+                | Mount::Shell { .. }
         );
-        if reads && self.writable(path) {
+        if takes_away && self.writable(path) {
             self.pin_above(path);
         }
         let key = path.as_os_str().to_owned();
         self.mounts.insert(key, mount);
     }
 
-    /// A directory above a read-only path could be renamed, and another one put in its place: each up to
-    /// the writable root is mounted on itself.
+    /// A directory above a path that is read-only or hidden could be renamed, and another one put in its
+    /// place; a later session would look for the path there. So each directory up to the writable root is
+    /// mounted on itself.
     fn pin_above(&mut self, path: &Path) {
         for above in path.ancestors().skip(1) {
             if self.mounts.contains_key(above.as_os_str()) || above.parent().is_none() {
