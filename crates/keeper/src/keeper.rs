@@ -302,6 +302,10 @@ impl Keeper {
             // One that is not up has nothing to finish.
             Stage::Up { mut worker } if !grace.is_zero() && self.family.forking.is_none() => {
                 let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+                // Whose children they are cannot be told once the worker has ended.
+                if let Some(part) = self.own.part() {
+                    part.members();
+                }
                 let sent = worker.send(ToWorker::Shutdown { grace_ms }, &Bytes::new());
                 self.stage = Stage::Finishing { worker, until: Instant::now() + grace };
                 self.sent(sent);

@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use nix::unistd::{ForkResult, fork};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, set_child_subreaper};
@@ -13,6 +14,9 @@ use windlass_protocol::link::Hold;
 use crate::hold::Held;
 use crate::spawn::{INIT_NAME, SpawnError, start_joining};
 use crate::{process_file, tree};
+
+/// Processes of a session that are remembered, each by a descriptor.
+const SEEN_MAX: usize = 256;
 
 /// Processes that one listing takes in.
 const LISTED_MAX: usize = 65_536;
@@ -80,6 +84,20 @@ pub struct Part {
     /// Tells when the root has ended, and is surely it.
     handle: OwnedFd,
     cgroups: Vec<PathBuf>,
+    /// Processes that were seen below the root. When it ends, those that it started go to somebody else.
+    seen: Mutex<Vec<Seen>>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    pid: u32,
+    handle: OwnedFd,
+}
+
+impl Seen {
+    fn has_ended(&self) -> bool {
+        has_ended(&self.handle)
+    }
 }
 
 impl Part {
@@ -87,7 +105,7 @@ impl Part {
     pub fn of(root: u32, cgroups: &[PathBuf]) -> io::Result<Self> {
         let pid = Pid::from_raw(root.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
         let handle = pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Self { root, handle, cgroups: cgroups.to_vec() })
+        Ok(Self { root, handle, cgroups: cgroups.to_vec(), seen: Mutex::default() })
     }
 
     pub fn root(&self) -> u32 {
@@ -100,9 +118,7 @@ impl Part {
     }
 
     pub fn root_ended(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let now = Timespec::default();
-        !matches!(poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&now)), Ok(0))
+        has_ended(&self.handle)
     }
 
     /// Moves the root into its control groups, by a process that ends with 0 when that is done;
@@ -118,10 +134,38 @@ impl Part {
     pub fn members(&self) -> Vec<u32> {
         let mut found = match self.cgroups.first() {
             Some(group) => listed(&group.join("cgroup.procs")),
-            None => below(self.root),
+            None => self.below_what_was_seen(),
         };
         if !self.root_ended() && !found.contains(&self.root) {
             found.insert(0, self.root);
+        }
+        found
+    }
+
+    /// What is below the root, and what was once and still lives, with all below that.
+    fn below_what_was_seen(&self) -> Vec<u32> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|process| !process.has_ended());
+        let mut found = below(self.root);
+        for process in seen.iter() {
+            if !found.contains(&process.pid) {
+                found.push(process.pid);
+                let more = below(process.pid).into_iter().filter(|pid| !found.contains(pid));
+                let more: Vec<u32> = more.collect();
+                found.extend(more);
+            }
+        }
+        for pid in &found {
+            if seen.len() == SEEN_MAX {
+                break;
+            }
+            let handle = Pid::from_raw(pid.cast_signed())
+                .and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
+            if let Some(handle) = handle
+                && seen.iter().all(|process| process.pid != *pid)
+            {
+                seen.push(Seen { pid: *pid, handle });
+            }
         }
         found
     }
@@ -149,6 +193,12 @@ impl Part {
         }
         left
     }
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec::default();
+    !matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)), Ok(0))
 }
 
 impl Held {
@@ -184,9 +234,17 @@ pub(crate) fn below(root: u32) -> Vec<u32> {
     found
 }
 
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
 /// Whether a process has ended and was not reaped, or is none.
 fn is_zombie(pid: u32) -> bool {
-    let Ok(stat) = process_file::read(pid, "stat") else { return true };
+    let stat = match process_file::read(pid, "stat") {
+        Ok(stat) => stat,
+        // What cannot be read for another reason may well be alive.
+        Err(error) => return is_gone(&error),
+    };
     stat.rfind(')')
         .is_none_or(|end| stat[end..].starts_with(") Z") || stat[end..].starts_with(") X"))
 }
