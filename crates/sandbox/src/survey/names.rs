@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,17 @@ const HOME_NAMES_MAX: usize = 512;
 /// Placeholders of one session. Where more would be needed (a policy with many writable directories),
 /// missing names are reported as not held.
 const PLACEHOLDERS_MAX: usize = 512;
+
+const GIT: &str = ".git";
+
+/// A directory without this is no repository.
+const HEAD: &str = "HEAD";
+
+/// What makes git run programs, in a directory that is a repository itself.
+const BARE_SETTINGS: [&str; 3] = ["commondir", "config", "hooks"];
+
+/// What is read of a file that names a directory.
+const LINE_BYTES_MAX: u64 = 8192;
 
 /// What is at a protected path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,8 +146,36 @@ impl Look<'_> {
             };
             self.walk(directory, OsStr::new(name), missing);
         }
+        if self.policy.protected.iter().any(|name| name == GIT) {
+            self.repository(directory);
+        }
         if whose == Whose::Home {
             self.home(directory);
+        }
+    }
+
+    /// What git takes for a repository although it is not named `.git`: where a file of that name leads,
+    /// and without a repository at that name the directory itself, once it has a `HEAD`.
+    fn repository(&mut self, directory: &Path) {
+        let git = directory.join(GIT);
+        if git.is_file() {
+            let Some(named) = first_line(&git, "gitdir:") else { return };
+            self.walk(directory, named.as_os_str(), Some(Placeholder::Directory));
+            // A further working tree has its settings in the repository that it belongs to.
+            if let Ok(inner) = directory.join(named).canonicalize()
+                && let Some(common) = first_line(&inner.join("commondir"), "")
+            {
+                self.walk(&inner, common.as_os_str(), Some(Placeholder::Directory));
+            }
+            return;
+        }
+        if git.join(HEAD).symlink_metadata().is_ok() {
+            return;
+        }
+        let is_bare = directory.join(HEAD).symlink_metadata().is_ok();
+        self.walk(directory, OsStr::new(HEAD), Some(Placeholder::Directory));
+        for name in BARE_SETTINGS.iter().filter(|_| is_bare) {
+            self.walk(directory, OsStr::new(name), Some(Placeholder::Directory));
         }
     }
 
@@ -204,7 +244,10 @@ impl Look<'_> {
                             let at_end = Some(Placeholder::Directory);
                             return self.absent(next, if links > 0 { at_end } else { missing });
                         }
-                        Err(_) => return,
+                        Err(error) => {
+                            self.unheld(format!("{} cannot be looked at: {error}", next.display()));
+                            return;
+                        }
                     };
                     if !about.is_symlink() {
                         kind = if about.is_dir() { Kind::Directory } else { Kind::File };
@@ -261,6 +304,16 @@ impl Look<'_> {
     }
 }
 
+/// The path in the first line of a small file, after `start`.
+fn first_line(file: &Path, start: &str) -> Option<PathBuf> {
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(file).ok()?;
+    opened.take(LINE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let line = bytes.split(|byte| *byte == b'\n').next()?;
+    let path = line.strip_prefix(start.as_bytes())?.trim_ascii();
+    (!path.is_empty()).then(|| OsStr::from_bytes(path).into())
+}
+
 /// The components of a path, from the first to the last.
 fn parts(path: &Path) -> VecDeque<OsString> {
     let part = |component: Component<'_>| match component {
@@ -312,6 +365,7 @@ mod tests {
     fn missing_names_get_placeholders_and_those_of_shells_only_in_a_home() {
         let scene = Scene::new();
         std::fs::create_dir(scene.at(".git")).unwrap();
+        std::fs::write(scene.at(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
         let names = scene.look(&Site::default());
         assert_eq!(names.unheld, None);
         assert_eq!(names.protected.len(), PROTECTED.len() - TRUSTED_AT_HOME.len());
@@ -326,6 +380,35 @@ mod tests {
         assert_eq!(found(&names, "bin"), Some(Protected::Missing(Placeholder::Directory)));
         assert_eq!(found(&names, ".oh-my-zsh"), Some(Protected::Real(Kind::Directory)));
         assert_eq!(found(&names, "docs"), None);
+    }
+
+    #[test]
+    fn whatever_git_takes_for_a_repository_is_held() {
+        let missing = Some(Protected::Missing(Placeholder::Directory));
+        let real = |kind| Some(Protected::Real(kind));
+        let found = |scene: &Scene, name: &str| {
+            scene.look(&Site::default()).protected.get(&scene.at(name)).copied()
+        };
+        let scene = Scene::new();
+        // An empty `.git` is none: git goes on to the directory itself.
+        std::fs::create_dir(scene.at(".git")).unwrap();
+        assert_eq!(found(&scene, "HEAD"), missing);
+        assert_eq!(found(&scene, "config"), None);
+        std::fs::write(scene.at("HEAD"), "ref: refs/heads/main\n").unwrap();
+        std::fs::write(scene.at("config"), "").unwrap();
+        assert_eq!(found(&scene, "HEAD"), real(Kind::File));
+        assert_eq!(found(&scene, "config"), real(Kind::File));
+        assert_eq!(found(&scene, "commondir"), missing);
+
+        let scene = Scene::new();
+        std::fs::write(scene.at(".git"), "gitdir: docs/git\n").unwrap();
+        assert_eq!(found(&scene, "docs/git"), missing);
+        std::fs::create_dir(scene.at("docs/git")).unwrap();
+        std::fs::create_dir(scene.at("shared")).unwrap();
+        std::fs::write(scene.at("docs/git/commondir"), "../../shared\n").unwrap();
+        assert_eq!(found(&scene, "docs/git"), real(Kind::Directory));
+        assert_eq!(found(&scene, "shared"), real(Kind::Directory));
+        assert_eq!(found(&scene, "HEAD"), None);
     }
 
     #[test]
