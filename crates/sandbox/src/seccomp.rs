@@ -322,6 +322,7 @@ fn refused_sockets(sockets: Sockets) -> Rules {
     if internet != Internet::None {
         socket.push(other_protocols(libc::AF_INET, libc::IPPROTO_ICMP, internet));
         socket.push(other_protocols(libc::AF_INET6, libc::IPPROTO_ICMPV6, internet));
+        socket.extend([libc::AF_INET, libc::AF_INET6].map(other_types));
     }
     if internet == Internet::Machine {
         let is_netlink = Condition::Is { argument: 0, value: libc::AF_NETLINK.cast_unsigned() };
@@ -330,14 +331,8 @@ fn refused_sockets(sockets: Sockets) -> Rules {
     }
     let mut pair = vec![Rule { when: vec![not(libc::AF_UNIX)], errno: libc::EAFNOSUPPORT }];
     if !local {
-        // The type without its flags. A pair of type SOCK_RAW is one of datagram sockets.
-        const TYPE: u32 = 0xf;
-        let is_not = |kind: i32| Condition::MaskedIsNot {
-            argument: 1,
-            mask: TYPE,
-            value: kind.cast_unsigned(),
-        };
-        let when = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].map(is_not).to_vec();
+        // A pair of type SOCK_RAW is one of datagram sockets.
+        let when = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].map(is_not_of_type).to_vec();
         pair.push(Rule { when, errno: libc::ESOCKTNOSUPPORT });
     }
     let tcp = Condition::Is { argument: 1, value: libc::IPPROTO_TCP.cast_unsigned() };
@@ -362,6 +357,20 @@ fn other_protocols(family: i32, ping: i32, internet: Internet) -> Rule {
             .map(|protocol| Condition::IsNot { argument: 2, value: protocol.cast_unsigned() }),
     );
     Rule { when, errno: libc::EPROTONOSUPPORT }
+}
+
+/// Refuses internet sockets of other types than the usual ones. With protocol 0 the type alone chooses
+/// one: SCTP for SOCK_SEQPACKET, DCCP for its own type.
+fn other_types(family: i32) -> Rule {
+    let mut when = vec![Condition::Is { argument: 0, value: family.cast_unsigned() }];
+    when.extend([libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW].map(is_not_of_type));
+    Rule { when, errno: libc::ESOCKTNOSUPPORT }
+}
+
+/// The type without its flags is another one.
+fn is_not_of_type(kind: i32) -> Condition {
+    const TYPE: u32 = 0xf;
+    Condition::MaskedIsNot { argument: 1, mask: TYPE, value: kind.cast_unsigned() }
 }
 
 #[cfg(test)]

@@ -107,6 +107,7 @@ fn internet_sockets_have_the_usual_protocols_only() {
     const AF_SMC: i32 = 43;
     let (stream, datagram) = (libc::SOCK_STREAM, libc::SOCK_DGRAM);
     let (none, protocol) = (libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT);
+    let kinds = libc::ESOCKTNOSUPPORT;
     for (family, ping) in
         [(libc::AF_INET, libc::IPPROTO_ICMP), (libc::AF_INET6, libc::IPPROTO_ICMPV6)]
     {
@@ -118,6 +119,9 @@ fn internet_sockets_have_the_usual_protocols_only() {
             (stream, libc::IPPROTO_MPTCP, protocol, protocol),
             (stream, libc::IPPROTO_SCTP, protocol, protocol),
             (libc::SOCK_DCCP, libc::IPPROTO_DCCP, protocol, protocol),
+            (libc::SOCK_DCCP, 0, kinds, kinds),
+            (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, kinds, kinds),
+            (libc::SOCK_RAW, 0, 0, 0),
             (datagram, UDP_LITE, protocol, protocol),
             (datagram, L2TP, protocol, protocol),
             (libc::SOCK_RAW, libc::IPPROTO_RAW, protocol, protocol),
