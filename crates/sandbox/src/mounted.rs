@@ -21,7 +21,7 @@ static WATCHED: Mutex<Option<Watched>> = Mutex::new(None);
 pub(crate) struct Mounted {
     /// How many changes there had been then; nothing where that cannot be known.
     changes: Option<u64>,
-    table: String,
+    table: Option<Vec<u8>>,
 }
 
 impl Mounted {
@@ -33,18 +33,20 @@ impl Mounted {
 
     pub fn is_current(&self) -> bool {
         let changes = changes();
-        changes.is_some() && changes == self.changes || self.table == read()
+        let is_same = || self.table.is_some() && self.table == read();
+        changes.is_some() && changes == self.changes || is_same()
     }
 }
 
 impl PartialEq for Mounted {
     fn eq(&self, other: &Self) -> bool {
-        self.table == other.table
+        self.table.is_some() && self.table == other.table
     }
 }
 
-fn read() -> String {
-    std::fs::read_to_string(TABLE).unwrap_or_default()
+/// As bytes: a mount's path need not be text. A table that cannot be read is no other's equal.
+fn read() -> Option<Vec<u8>> {
+    std::fs::read(TABLE).ok()
 }
 
 /// How often it was seen to change.

@@ -10,7 +10,9 @@ const NO_LOGIN: [&str; 3] = ["nologin", "false", "sync"];
 
 /// Home directories: this user's, and those of everybody who can log in. Real paths.
 pub fn homes() -> Vec<PathBuf> {
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    // As bytes: a user's full name need not be text.
+    let passwd = std::fs::read("/etc/passwd").unwrap_or_default();
+    let passwd = String::from_utf8_lossy(&passwd);
     let mut homes: Vec<PathBuf> =
         std::env::home_dir().into_iter().chain(listed(&passwd)).map(real_or_same).collect();
     homes.retain(|home| home.parent().is_some());
