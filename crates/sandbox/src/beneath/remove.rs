@@ -19,15 +19,24 @@ const DEPTH_MAX: usize = 64;
 /// Times that a directory is emptied again because something was made in it meanwhile.
 const PASSES_MAX: usize = 64;
 
+/// Directories that were moved up and wait; with more, these are removed first.
+const WAITING_MAX: usize = 1024;
+
+/// Says that no more can wait. No file system answers so to what is called here.
+const TOO_MANY: Errno = Errno::NOBUFS;
+
 /// What the node needs to empty a directory.
 const OWNER_ALL: u32 = 0o700;
 
 /// Removes `name` from the directory `above`, and what is beneath it.
 pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
-    let mut removing = Removing { above, moved: Vec::new(), count: 0 };
-    removing.entry(above, name, 0)?;
-    while let Some(deep) = removing.moved.pop() {
-        removing.entry(above, &deep, 0)?;
+    let mut removing = Removing { above, waiting: vec![name.to_owned()], count: 0 };
+    while let Some(next) = removing.waiting.pop() {
+        match removing.entry(above, &next, 0) {
+            // There is more in it; what was moved up goes first.
+            Err(TOO_MANY) => removing.waiting.insert(0, next),
+            done => done?,
+        }
     }
     Ok(())
 }
@@ -35,8 +44,8 @@ pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()
 struct Removing<'a> {
     /// Where directories are moved that are too deep.
     above: BorrowedFd<'a>,
-    /// Their names there.
-    moved: Vec<OsString>,
+    /// Names there that are still to be removed.
+    waiting: Vec<OsString>,
     count: usize,
 }
 
@@ -84,12 +93,15 @@ impl Removing<'_> {
     }
 
     fn move_up(&mut self, directory: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(TOO_MANY);
+        }
         loop {
             self.count += 1;
             let new = OsString::from(format!(".windlass-deep-{}", self.count));
             match rename_new(directory, name, self.above, &new) {
                 Ok(()) => {
-                    self.moved.push(new);
+                    self.waiting.push(new);
                     return Ok(());
                 }
                 Err(Errno::EXIST) if self.count < usize::MAX => {}

@@ -320,3 +320,22 @@ fn check_copy(path: &Path) {
         }
     }
 }
+
+#[test]
+fn a_tree_that_is_deep_and_wide_is_removed_whole() {
+    let scene = Stage::new();
+    let mut deep = scene.root.join("tree");
+    deep.extend(["d"; 70]);
+    std::fs::create_dir_all(&deep).unwrap();
+    // More than may wait to be removed, at the depth where they are moved.
+    let wide = scene.root.join("tree").join(PathBuf::from_iter(["d"; 63]));
+    for number in 0..1100 {
+        std::fs::create_dir_all(wide.join(number.to_string()).join("inner")).unwrap();
+    }
+    scene.open().remove_tree(Path::new("tree")).unwrap();
+    let left = std::fs::read_dir(&scene.root).unwrap().flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = left.filter(|name| name != "in").collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().contains("deep")), "{left:?}");
+    assert!(!scene.root.join("tree").exists());
+    scene.check_outside();
+}
