@@ -77,6 +77,8 @@ pub(crate) enum Distrust {
     Way(#[from] WayError),
     #[error("{0} has too many entries to be checked")]
     TooMany(PathBuf),
+    #[error("{0} has a second name (a hard link), by which a session could change it")]
+    Linked(PathBuf),
     #[error("{path} cannot be read: {why}")]
     Unreadable { path: PathBuf, why: String },
 }
@@ -269,6 +271,9 @@ impl Distrust {
                  could write, and restart the node",
                 record.display()
             ),
+            Self::Linked(_) => "install its packages with copies instead of hard links, as with \
+                 UV_LINK_MODE=copy; until then, code runs inside of the sandbox only"
+                .to_owned(),
             _ => "use an interpreter in a place that no session can write, such as one of the \
                  system's; in this one, code runs inside of the sandbox only"
                 .to_owned(),

@@ -39,6 +39,12 @@ class ImportGuardTest(unittest.TestCase):
         with ImportGuard([os.path.join(self.place, "inner")]), self.assertRaises(ImportError):
             importlib.import_module("linked")
 
+    def test_a_file_with_a_second_name_is_refused(self):
+        self.write("two_names.py", "raise SystemExit('it ran')")
+        os.link(os.path.join(self.place, "two_names.py"), os.path.join(self.place, "another"))
+        with ImportGuard([]), self.assertRaisesRegex(ImportError, "second name"):
+            importlib.import_module("two_names")
+
     def test_everything_else_is_imported_as_ever(self):
         self.write("guarded_elsewhere.py", "here = True")
         before = list(sys.meta_path)

@@ -6,6 +6,7 @@ finder leads into a project in which sessions work. Used while a zygote imports,
 """
 
 import os
+import stat
 import sys
 
 
@@ -41,9 +42,24 @@ class ImportGuard:
             real = os.path.realpath(place)
             if self._is_writable(real):
                 raise ImportError("%s lies where sessions can write" % real, name=spec.name)
+            if _has_second_name(real):
+                raise ImportError(
+                    "%s has a second name (a hard link), by which a session could change it; "
+                    "install it with copies, as with UV_LINK_MODE=copy" % real,
+                    name=spec.name,
+                )
 
     def _is_writable(self, real):
         if self._roots is None:
             # Unknown: whatever this user can change may have been changed by a session.
             return os.access(real, os.W_OK) or os.access(os.path.dirname(real), os.W_OK)
         return any(real == root or real.startswith(root + "/") for root in self._roots)
+
+
+def _has_second_name(path):
+    """Whether a file that this user can change has another name, which may lie where sessions write."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and os.access(path, os.W_OK)

@@ -109,11 +109,14 @@ fn bounded(mut roots: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
 fn read(file: &Path) -> Result<Option<BTreeSet<PathBuf>>, String> {
     let mut text = String::new();
     match File::open(file) {
-        Ok(opened) => opened.take(FILE_BYTES_MAX).read_to_string(&mut text),
+        Ok(opened) => opened.take(FILE_BYTES_MAX + 1).read_to_string(&mut text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => Err(error),
     }
     .map_err(|error| error.to_string())?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("it is longer than {FILE_BYTES_MAX} bytes"));
+    }
     // A last line without an end was not written whole, so its session has not started.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut lines = whole.lines();

@@ -3,8 +3,9 @@
 //! that it runs by itself (`sitecustomize`, `usercustomize`, lines of `.pth` files) all lie there.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::trust::way::WayError;
@@ -131,8 +132,11 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, Distrust> {
 
 fn text_of(file: &Path) -> Result<String, Distrust> {
     let mut bytes = Vec::new();
-    let is_file = file.metadata().is_ok_and(|found| found.is_file());
-    let read = match is_file {
+    let about = file.metadata().ok().filter(Metadata::is_file);
+    if about.as_ref().is_some_and(|about| about.nlink() > 1) {
+        return Err(Distrust::Linked(file.to_owned()));
+    }
+    let read = match about.is_some() {
         true => File::open(file)
             .and_then(|opened| opened.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes)),
         false => Err(io::Error::other("it is no file")),
