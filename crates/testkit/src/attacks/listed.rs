@@ -85,6 +85,8 @@ pub(super) const IN_PYTHON: &[Text] = &texts!["py":
     "other_user_listens_500",
     "other_user_listens_at_odd_names",
     "other_user_listens_in_private",
+    "outlive_twin",
+    "outlive_twin_under_odd_name",
     "plant_link_before_close",
     "plant_next_room_before_fork",
     "plant_program_directory_on_path",
