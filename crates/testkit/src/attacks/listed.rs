@@ -75,6 +75,7 @@ pub(super) const IN_PYTHON: &[Text] = &texts!["py":
     "make_protected_names",
     "make_session_by_the_node",
     "make_shell_names",
+    "make_startup_files_in_home",
     "many_open_files",
     "memory_bomb",
     "memory_by_many",
