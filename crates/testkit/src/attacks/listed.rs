@@ -31,6 +31,7 @@ pub(super) type Text = (&'static str, &'static str, &'static str);
 
 pub(super) const IN_PYTHON: &[Text] = &texts!["py":
     "append_to_home_file_by_fork",
+    "append_to_preloaded_module",
     "ask_for_long_environment",
     "ask_for_long_policy",
     "ask_for_long_workspace",
