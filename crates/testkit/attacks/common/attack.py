@@ -271,3 +271,37 @@ def _try_each(act, box):
         except OSError as error:
             box["error"] = error_name(error)
     box["done"] = True
+
+
+PR_SET_NAME = 15
+
+
+def set_process_name(name):
+    """Gives this thread a name, as bytes. The name of the first thread is the name of the process."""
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+# A child with a name of its own that says so and stays.
+STAYS = """
+import ctypes, signal, sys
+ctypes.CDLL(None).prctl(15, ctypes.c_char_p(bytes.fromhex(sys.argv[1])), 0, 0, 0)
+print("named", flush=True)
+signal.pause()
+"""
+
+
+def start_marked_child(name):
+    """Starts a child of this process that has `name`, as bytes, and the mark by which the stage knows
+    what a twin started. Only for programs that run in the worker."""
+    import subprocess
+    import sys
+
+    child = subprocess.Popen([sys.executable, "-c", STAYS, name.hex(), STAGE["mark"]],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    # Python warns of a child that runs and that no variable names.
+    builtins.windlass_child = child

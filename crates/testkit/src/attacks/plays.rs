@@ -1,15 +1,16 @@
-//! Plays of more than one turn: two sessions, forks, files through the node, programs outside, and a
-//! command typed in the home.
+//! Plays of more than one turn: two sessions, forks, files through the node, programs outside, and
+//! commands that the user types.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::json;
 use windlass_client::files::Expect;
-use windlass_client::protocol::api::{ForkSession, ForkedSession, Session};
+use windlass_client::protocol::api::{CloseQuery, ForkSession, ForkedSession, Session};
+use windlass_client::protocol::environments::{EnvironmentList, ZygoteState};
 use windlass_client::protocol::policy::{Limits, PolicyRequest};
 use windlass_client::protocol::{Outcome, SessionId};
 
@@ -18,6 +19,7 @@ use super::outsider::Outsider;
 use super::program::{Attack, FirstSession, LookIn, OutsideUser, SecondSession, WorkspaceKind};
 use super::scene::{Ground, Interpreter, Part, Played, Scene, Told, Wanted, create, run};
 use super::verdict::{self, Verdict};
+use super::workspaces::{git, install_package};
 use crate::processes;
 
 /// How long a fork may take before the attack is given up.
@@ -25,6 +27,9 @@ const FORK_WAIT: Duration = Duration::from_secs(20);
 
 /// How often the stage writes, reads and removes a file while a session races with the node.
 const FILE_ROUNDS: usize = 150;
+
+/// How long the processes of a twin may live after its end.
+const TWIN_END_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a typed command may take.
 const TYPED_WAIT_S: &str = "30s";
@@ -57,19 +62,36 @@ impl Scene<'_> {
             SecondSession::SameWorkspace => ground.workspace.clone(),
             SecondSession::Below => ground.workspace.join("sub"),
             SecondSession::Elsewhere => self.stage.workspace(WorkspaceKind::Bare)?,
+            SecondSession::Preloaded => {
+                install_package(self.stage.place())?;
+                self.stage.workspace(WorkspaceKind::Bare)?
+            }
         };
-        let (limits, interpreter) = (Limits::default(), Interpreter::Found);
-        let verdict = match self.start(Wanted { limits, workspace, interpreter }).await {
+        let kind = match second {
+            SecondSession::SameWorkspace => attack.workspace,
+            _ => WorkspaceKind::Bare,
+        };
+        let interpreter = match second {
+            SecondSession::Preloaded => Interpreter::Preloading,
+            _ => Interpreter::Found,
+        };
+        let limits = Limits::default();
+        let verdict = match self.start(Wanted { limits, kind, workspace, interpreter }).await {
             Ok(next) => {
                 sessions.push(next.session.id.clone());
                 self.last_part(attack, &next, Told::new()).await?
             }
             Err(error) => Verdict::Refused(verdict::short(&format!("{error:#}"))),
         };
+        let mut no_zygote = None;
         if self.stage.node_lives() {
             // What the node starts anew because of what was planted may still be on its way.
-            self.stage.node.await_environments().await.ok();
+            let environments = self.stage.node.await_environments().await.ok();
+            if second == SecondSession::Preloaded {
+                no_zygote = environments.and_then(|list| no_preloading_zygote(&list));
+            }
         }
+        let verdict = no_zygote.map_or(verdict, Verdict::NotClaimed);
         Ok(Played { verdict, sessions, ground: None })
     }
 
@@ -184,6 +206,80 @@ impl Scene<'_> {
             }
             (verdict, _) => verdict,
         })
+    }
+
+    /// A fork, part `plant` in the twin, the end of the twin: no process that the twin started may
+    /// live on.
+    pub(super) async fn end_twin(&mut self, attack: &Attack) -> anyhow::Result<Played> {
+        let ground = self.ground_of(attack).await?;
+        let mut sessions = vec![ground.session.id.clone()];
+        let verdict = match self.not_claimed(attack, &ground.session) {
+            Some(why) => Verdict::NotClaimed(why),
+            None => match self.fork(&ground.session.id).await {
+                Ok(forked) => {
+                    sessions.insert(0, forked.session.id.clone());
+                    self.start_and_end(attack, &forked.session.id).await?
+                }
+                Err(NoFork::Refused(why)) => Verdict::Refused(why),
+                Err(NoFork::Hangs) => Verdict::Through("the fork does not end".to_owned()),
+            },
+        };
+        Ok(Played { verdict, sessions, ground: None })
+    }
+
+    /// The twin's part and its end. The processes that count have the stage's mark as an argument.
+    async fn start_and_end(&self, attack: &Attack, twin: &SessionId) -> anyhow::Result<Verdict> {
+        let session = self.stage.client.session(twin).await?;
+        let workspace = Path::new(&session.workspace).to_owned();
+        let mark = format!("windlass-mark-{}-{twin}", std::process::id());
+        let told = vec![("mark", json!(mark))];
+        if let Part::Ended(verdict) =
+            self.part(attack, &Ground { session, workspace }, "plant", told).await?
+        {
+            return Ok(verdict);
+        }
+        let started = marked(&mark);
+        if started.is_empty() {
+            return Ok(Verdict::NoVerdict("the twin started no process".to_owned()));
+        }
+        // As a user closes it: the worker gets the time to finish.
+        self.stage.client.close_session(twin, CloseQuery::default()).await?;
+        let until = Instant::now() + TWIN_END_WAIT;
+        for pid in started {
+            processes::wait_gone(pid, until.saturating_duration_since(Instant::now()));
+        }
+        Ok(match marked(&mark).len() {
+            0 => Verdict::Refused("all processes of the twin have ended".to_owned()),
+            left => Verdict::Through(format!(
+                "{left} of the twin's processes live {TWIN_END_WAIT:?} after its end"
+            )),
+        })
+    }
+
+    /// Part `plant`, then `git status` by the user, while the session runs and after its end. The
+    /// stage sees what git ran.
+    pub(super) async fn with_git(&mut self, attack: &Attack) -> anyhow::Result<Played> {
+        let ground = self.ground_of(attack).await?;
+        let sessions = vec![ground.session.id.clone()];
+        let verdict = match self.first_part(attack, &ground).await? {
+            Part::Ended(verdict) => verdict,
+            Part::Planted => {
+                self.git_status(&ground.workspace)?;
+                self.close(&sessions).await;
+                let said = self.git_status(&ground.workspace)?;
+                Verdict::Refused(verdict::short(&format!("git runs nothing of it: {said}")))
+            }
+        };
+        Ok(Played { verdict, sessions, ground: None })
+    }
+
+    /// What git says. A directory that is no repository is no error here.
+    fn git_status(&self, workspace: &Path) -> anyhow::Result<String> {
+        let mut command = git(workspace);
+        let output = command.arg("status").env("HOME", &self.stage.home).output();
+        let output = output.context("cannot run git")?;
+        let said = if output.status.success() { output.stdout } else { output.stderr };
+        Ok(String::from_utf8_lossy(&said).into_owned())
     }
 
     /// Part `plant`, then a client that works with the session's files, then part `look`.
@@ -303,6 +399,22 @@ impl Scene<'_> {
             Part::Planted => Verdict::NoVerdict("its last part says nothing".to_owned()),
         })
     }
+}
+
+/// Why the node keeps no zygote that preloads a module. Without one nothing is loaded that an attack
+/// could have changed.
+fn no_preloading_zygote(list: &EnvironmentList) -> Option<String> {
+    let preloading = list.environments.iter().find(|one| !one.preload.is_empty())?;
+    let why = preloading.zygote.error.as_deref().unwrap_or("workers are started without");
+    let ready = preloading.zygote.state == ZygoteState::Ready;
+    (!ready).then(|| verdict::short(&format!("the node keeps no zygote: {why}")))
+}
+
+/// The processes that have `mark` as an argument. Looks at no process's name: a name need not be text.
+fn marked(mark: &str) -> Vec<u32> {
+    let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(|pid| processes::arguments(*pid).iter().any(|one| one == mark)).collect()
 }
 
 /// The first entry of this kind that a fork's answer names as able to reach the twin. A node that

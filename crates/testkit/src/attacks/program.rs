@@ -80,6 +80,12 @@ pub(super) enum WorkspaceKind {
     Home,
     /// A project whose virtual environment is first on the node's PATH.
     OnPath,
+    /// A hidden directory and a socket of the host, each below a directory of the workspace.
+    Nested,
+    /// `.git` is a file that names the repository, which is another directory of the workspace.
+    GitFile,
+    /// One file is a hard link to a module that a zygote preloads.
+    HardLink,
 }
 
 /// What is played around an attack. A program with several parts is run once for each part, which
@@ -98,6 +104,11 @@ pub(super) enum Play {
     Outside { user: OutsideUser },
     /// `windlass run`, typed in the user's home.
     Typed,
+    /// Part `plant`, then the user types `git status` in the workspace, before and after the session
+    /// is closed.
+    Git,
+    /// The stage forks the session, part `plant` runs in the twin, and the stage closes the twin.
+    EndTwin,
 }
 
 /// What becomes of the first session before the second starts.
@@ -114,6 +125,9 @@ pub(super) enum SecondSession {
     /// In `sub`, which the first session made in its own workspace.
     Below,
     Elsewhere,
+    /// Elsewhere, with the interpreter whose zygote preloads a module, after its user has installed
+    /// a package there.
+    Preloaded,
 }
 
 /// Which of two twins runs the part `look`.
@@ -244,6 +258,9 @@ fn read_workspace(text: &str) -> Result<WorkspaceKind, String> {
         "links" => WorkspaceKind::Links,
         "home" => WorkspaceKind::Home,
         "on the path" => WorkspaceKind::OnPath,
+        "nested" => WorkspaceKind::Nested,
+        "git file" => WorkspaceKind::GitFile,
+        "hard link" => WorkspaceKind::HardLink,
         _ => return Err(format!("{text:?} is no workspace")),
     })
 }
@@ -254,6 +271,7 @@ fn read_play(text: &str) -> Result<Play, String> {
         "again" => again(SecondSession::SameWorkspace),
         "again below" => again(SecondSession::Below),
         "again elsewhere" => again(SecondSession::Elsewhere),
+        "again, preloaded" => again(SecondSession::Preloaded),
         "beside" => Play::Again { first: FirstSession::Running, second: SecondSession::Elsewhere },
         "fork" => Play::Fork { look: LookIn::Original },
         "fork, look in the twin" => Play::Fork { look: LookIn::Twin },
@@ -261,6 +279,8 @@ fn read_play(text: &str) -> Result<Play, String> {
         "outside" => Play::Outside { user: OutsideUser::Same },
         "outside, as another user" => Play::Outside { user: OutsideUser::Another },
         "typed in the home" => Play::Typed,
+        "git status outside" => Play::Git,
+        "end the twin" => Play::EndTwin,
         _ => return Err(format!("{text:?} is no play")),
     })
 }
@@ -320,7 +340,7 @@ mod tests {
         let lines: BTreeSet<u32> = all().iter().map(|attack| attack.line).collect();
         assert_eq!(
             lines,
-            BTreeSet::from([50, 51, 52, 53, 54, 55, 57, 58, 66, 67, 68, 69, 70, 71, 72])
+            BTreeSet::from([45, 50, 51, 52, 53, 54, 55, 57, 58, 66, 67, 68, 69, 70, 71, 72])
         );
     }
 

@@ -18,7 +18,10 @@ use super::program::{Attack, Judged, Language, Play, SessionKind, WorkspaceKind}
 use super::stage::Stage;
 use super::verdict::{self, ENDED, Trying, Verdict};
 use super::watch::Seen;
-use super::workspaces::{IN_HOMES, IN_PROJECTS, path_entry, restore_project, trusted};
+use super::workspaces::{
+    IN_HOMES, IN_PROJECTS, early_sockets, hidden_paths, path_entry, preloading_python,
+    restore_project, trusted,
+};
 use crate::{TestNode, processes};
 
 /// How long one attack may take.
@@ -56,6 +59,7 @@ pub(super) struct Ground {
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub limits: Limits,
+    pub kind: WorkspaceKind,
     pub workspace: PathBuf,
     pub interpreter: Interpreter,
 }
@@ -67,6 +71,8 @@ pub(super) enum Interpreter {
     Named,
     /// What the node finds for the workspace.
     Found,
+    /// The one whose zygote preloads a module.
+    Preloading,
 }
 
 /// What one part of an attack came to.
@@ -118,6 +124,8 @@ impl<'a> Scene<'a> {
             Play::Files => self.with_files(attack).await,
             Play::Outside { user } => self.play_outside(attack, user).await,
             Play::Typed => self.typed(attack).await,
+            Play::Git => self.with_git(attack).await,
+            Play::EndTwin => self.end_twin(attack).await,
         };
         // One attack that cannot be played must not keep the others from being played.
         let Played { verdict, sessions, ground } = played.unwrap_or_else(|error| Played {
@@ -263,9 +271,9 @@ impl<'a> Scene<'a> {
 
     /// A session of its own for an attack.
     pub(super) async fn ground_of(&mut self, attack: &Attack) -> anyhow::Result<Ground> {
-        let workspace = self.stage.workspace(attack.workspace)?;
-        let (limits, interpreter) = (attack.limits, Interpreter::Named);
-        self.ground(Wanted { limits, workspace, interpreter }).await
+        let (limits, kind, interpreter) = (attack.limits, attack.workspace, Interpreter::Named);
+        let workspace = self.stage.workspace(kind)?;
+        self.ground(Wanted { limits, kind, workspace, interpreter }).await
     }
 
     pub(super) async fn ground(&mut self, wanted: Wanted) -> anyhow::Result<Ground> {
@@ -276,7 +284,9 @@ impl<'a> Scene<'a> {
         if self.level != Isolation::Landlock && wanted.workspace != self.stage.home {
             // Where no socket can be made at all, one in the workspace is no way out; but what is
             // hidden there would close the workspace itself.
-            self.stage.host.listen(&wanted.workspace.join("early.sock"))?;
+            for name in early_sockets(wanted.kind) {
+                self.stage.host.listen(&wanted.workspace.join(name))?;
+            }
         }
         let ground = self.start(wanted).await?;
         self.stage.go_on()?;
@@ -289,9 +299,10 @@ impl<'a> Scene<'a> {
 
     /// A session to attack from, and nothing changed around it: what the node did meanwhile is seen.
     pub(super) async fn start(&self, wanted: Wanted) -> anyhow::Result<Ground> {
-        let Wanted { limits, workspace, interpreter } = wanted;
+        let Wanted { limits, kind, workspace, interpreter } = wanted;
         let isolation = Some(self.level);
-        let policy = PolicyRequest { isolation, limits, ..self.policy.clone() };
+        let mut policy = PolicyRequest { isolation, limits, ..self.policy.clone() };
+        policy.hidden.extend(hidden_paths(kind, &workspace));
         let session = create(self.stage, policy, Some(&workspace), interpreter).await?;
         let turn = run(self.stage, &session.id, "None".to_owned()).await?;
         let said = turn.error.map(|error| error.message).unwrap_or_default();
@@ -397,8 +408,10 @@ pub(super) async fn create(
     let level = policy.isolation.unwrap_or(Isolation::Full);
     let mut wanted = TestNode::create();
     wanted.policy = Some(policy);
-    if interpreter == Interpreter::Found {
-        wanted.interpreter = None;
+    match interpreter {
+        Interpreter::Named => {}
+        Interpreter::Found => wanted.interpreter = None,
+        Interpreter::Preloading => wanted.interpreter = Some(preloading_python(stage.place())),
     }
     wanted.workspace = workspace.map(|path| path.to_string_lossy().into_owned());
     let created = stage.client.create_session(&wanted).await;

@@ -23,7 +23,9 @@ use super::outsider::ANOTHER_USER;
 use super::program::{Attack, Language};
 use super::scene::Scene;
 use super::watch::Seen;
-use super::workspaces::{on_path, path_entry, restore_active};
+use super::workspaces::{
+    PRELOADED_MODULE, on_path, path_entry, preloading_python, restore_active, restore_preloading,
+};
 use crate::node::search_path;
 use crate::{TestNode, processes, python};
 
@@ -104,8 +106,9 @@ impl Stage {
         let home = place.path().join("home");
         fill_home(&home, &secret)?;
         restore_active(&on_path(place.path()))?;
+        restore_preloading(place.path())?;
         let environments = place.path().join("environments.json");
-        fs::write(&environments, environments_file())?;
+        fs::write(&environments, environments_file(place.path()))?;
         let mut path = path_entry(place.path()).into_os_string();
         path.push(":");
         path.push(search_path());
@@ -257,6 +260,7 @@ impl Stage {
             let _ = fs::remove_file(place.join("planted"));
         }
         restore_active(&on_path(self.place.path()))?;
+        restore_preloading(self.place.path())?;
         fill_home(&self.home, &self.secret)
     }
 
@@ -296,11 +300,15 @@ impl Stage {
     }
 }
 
-/// What the node keeps zygotes of: the tests' interpreter, and whatever is first on its PATH.
-fn environments_file() -> String {
+/// What the node keeps zygotes of: the tests' interpreter, whatever is first on its PATH, and one with
+/// a preloaded module.
+fn environments_file(place: &Path) -> String {
     let named = json!({"interpreter": python(), "pool": WAITING});
     let on_path = json!({"interpreter": "python3", "pool": 0});
-    json!({"version": 1, "environments": [named, on_path]}).to_string()
+    let preload = [PRELOADED_MODULE];
+    let preloading =
+        json!({"interpreter": preloading_python(place), "preload": preload, "pool": 0});
+    json!({"version": 1, "environments": [named, on_path, preloading]}).to_string()
 }
 
 fn around() -> PathBuf {

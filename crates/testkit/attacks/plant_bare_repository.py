@@ -1,0 +1,38 @@
+# name: have the user's git run a command: the workspace itself becomes a repository
+# line: 69
+# control: protected
+# workspace: bare
+# play: git status outside
+import os
+
+from attack import STAGE, planted
+
+COMMAND = f"id > {STAGE['home']}/ran-by-git; false"
+FILES = {
+    "HEAD": "ref: refs/heads/main\n",
+    "config": "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n"
+              f"\tfsmonitor = \"{COMMAND}\"\n",
+}
+
+
+def tried(act, *arguments, **options):
+    """Git says in the end whether enough of it is there."""
+    try:
+        act(*arguments, **options)
+    except OSError as error:
+        print(error)
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+for directory in ("objects", "refs/heads"):
+    tried(os.makedirs, directory, exist_ok=True)
+for name, text in FILES.items():
+    tried(write, name, text)
+    # By another name, where the name itself cannot be written.
+    tried(write, f"attack/{name}", text)
+    tried(os.replace, f"attack/{name}", name)
+planted("HEAD, config, objects and refs")
