@@ -43,7 +43,9 @@ async fn the_newest_host_of_a_session_answers_and_the_former_again_when_it_goes(
     let (_node, client, session) = start_session().await;
     let former = ToolHost::offer(&client, &session, &["who"], saying("former")).await.unwrap();
     let newest = ToolHost::offer(&client, &session, &["who"], saying("newest")).await.unwrap();
-    let ask = async || run_ok(&client, &session, "print(tools.who())").await;
+    // A call that is on its way to a host while that goes is told so.
+    let code = "try: print(tools.who())\nexcept tools.ToolHostGone: print('gone')";
+    let ask = async || run_ok(&client, &session, code).await;
     assert_eq!(ask().await, "newest\n");
     within(PATIENCE, former_answers(newest, ask)).await;
     drop(former);
