@@ -93,7 +93,7 @@ fn build(names: &[String]) -> Result<PathBuf> {
     let mut command = cargo();
     command
         // A machine is named so that only the targets get the flags, not what builds them.
-        .args(["build", "--release", "--quiet", "--target", &machine])
+        .args(["build", "--release", "--locked", "--quiet", "--target", &machine])
         .arg("--manifest-path")
         .arg(root().join("fuzz/Cargo.toml"))
         .arg("--target-dir")

@@ -8,8 +8,10 @@ use utoipa::ToSchema;
 use crate::confinement::{Control, Isolation};
 
 mod hosts;
+mod names;
 mod tools;
 pub use hosts::{BadHostRule, HostRule, HostRules, normal_host};
+pub use names::{HOME_DIRECTORIES, PROTECTED, TRUSTED_AT_HOME};
 pub use tools::{BadToolRule, ToolRule};
 
 /// Hidden paths, host rules or other entries in one list of a policy. A longer list is refused.
@@ -448,110 +450,6 @@ pub const HIDDEN: &[&str] = &[
     "/var/log",
     "/boot",
 ];
-
-/// Names in a writable directory that git, agents, editors and shells trust without asking. They can be
-/// neither changed nor replaced nor made by a session.
-pub const PROTECTED: &[&str] = &[
-    // Version control: hooks and settings that run programs.
-    ".git",
-    ".gitmodules",
-    ".hg",
-    ".svn",
-    ".husky",
-    ".pre-commit-config.yaml",
-    // Agents: instructions, settings and MCP servers.
-    ".agents",
-    ".aws",
-    ".claude",
-    ".codex",
-    ".cursor",
-    ".cursorrules",
-    ".gemini",
-    ".github",
-    ".mcp.json",
-    ".opencode",
-    ".windsurf",
-    "AGENTS.md",
-    "CLAUDE.md",
-    "GEMINI.md",
-    "opencode.json",
-    // Editors and build tools: tasks and settings that run programs.
-    ".cargo",
-    ".devcontainer",
-    ".envrc",
-    ".idea",
-    ".vscode",
-    ".zed",
-    // Shells and programs that read settings from a home directory only.
-    ".bash_aliases",
-    ".bash_completion",
-    ".bash_login",
-    ".bash_logout",
-    ".bash_profile",
-    ".bashrc",
-    ".cshrc",
-    ".emacs",
-    ".exrc",
-    ".gdbinit",
-    ".gitconfig",
-    ".inputrc",
-    ".kshrc",
-    ".login",
-    ".logout",
-    ".pam_environment",
-    ".profile",
-    ".ripgreprc",
-    ".tcshrc",
-    ".tmux.conf",
-    ".vimrc",
-    ".xinitrc",
-    ".xprofile",
-    ".xsession",
-    ".xsessionrc",
-    ".zlogin",
-    ".zlogout",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
-];
-
-/// The protected names that are trusted in a home directory only. Where they exist they are protected
-/// everywhere; where they are missing they are kept from being made in a home only.
-pub const TRUSTED_AT_HOME: &[&str] = &[
-    ".bash_aliases",
-    ".bash_completion",
-    ".bash_login",
-    ".bash_logout",
-    ".bash_profile",
-    ".bashrc",
-    ".cshrc",
-    ".emacs",
-    ".exrc",
-    ".gdbinit",
-    ".gitconfig",
-    ".inputrc",
-    ".kshrc",
-    ".login",
-    ".logout",
-    ".pam_environment",
-    ".profile",
-    ".ripgreprc",
-    ".tcshrc",
-    ".tmux.conf",
-    ".vimrc",
-    ".xinitrc",
-    ".xprofile",
-    ".xsession",
-    ".xsessionrc",
-    ".zlogin",
-    ".zlogout",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
-];
-
-/// Directories of a home that hold programs, completions and startup files: protected in a home only.
-pub const HOME_DIRECTORIES: &[&str] = &["bin", ".cargo", ".config", ".local", ".ssh"];
 
 #[cfg(test)]
 mod tests {

@@ -2,10 +2,13 @@
 # line: 55
 import os
 
-from attack import refused, through
+from attack import STAGE, refused, through
 
 LISTED = {"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "TERM", "PAGER",
           "GIT_PAGER", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL", "_", "MPLBACKEND"}
+PROXY = {"ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "NODE_USE_ENV_PROXY"}
+if STAGE["network"] == "hosts":
+    LISTED |= PROXY | {name.lower() for name in PROXY}
 others = sorted(name for name in os.environ if name not in LISTED and not name.startswith(("WINDLASS_", "PYTHON")))
 if others:
     through(", ".join(others))

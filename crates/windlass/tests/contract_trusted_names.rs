@@ -318,21 +318,27 @@ async fn contract_69_git_and_the_user_go_on_while_names_are_held() {
     std::fs::write(work.join("README"), "text").unwrap();
     git(work, &["add", "-A"]);
     git(work, &["commit", "--quiet", "-m", "first"]);
+    git(work, &["checkout", "--quiet", "-b", "side"]);
+    std::fs::write(work.join("AGENTS.md"), "merged").unwrap();
+    git(work, &["add", "-A"]);
+    git(work, &["commit", "--quiet", "-m", "second"]);
+    git(work, &["checkout", "--quiet", "-"]);
     let session = session_in(&client, work).await;
     assert_eq!(git(work, &["status", "--porcelain"]), "");
     assert_eq!(git(work, &["add", "-A"]), "");
     assert_eq!(git(work, &["status", "--porcelain"]), "");
     assert_eq!(git(work, &["submodule", "status"]), "");
-    // The user's own files stay.
-    std::fs::write(work.join("new"), "mine").unwrap();
-    std::fs::rename(work.join("new"), work.join("AGENTS.md")).unwrap();
+    // Whoever copies the directory meets nothing that cannot be read, inside neither.
+    run_ok(&client, &session.id, "import shutil; shutil.copytree('.', '/tmp/copy')").await;
+    // A file that git brings takes its placeholder's place. The user's own files stay.
+    git(work, &["merge", "--quiet", "side"]);
     std::fs::write(work.join(".vscode/settings.json"), "{}").unwrap();
     close(&client, &session).await;
     let left: Vec<String> = contents(work).into_keys().map(|path| name_in(work, &path)).collect();
     let left: Vec<&str> =
         left.iter().map(String::as_str).filter(|name| !name.starts_with(".git/")).collect();
     assert_eq!(left, [".git", ".vscode", ".vscode/settings.json", "AGENTS.md", "README"]);
-    assert_eq!(std::fs::read_to_string(work.join("AGENTS.md")).unwrap(), "mine");
+    assert_eq!(std::fs::read_to_string(work.join("AGENTS.md")).unwrap(), "merged");
 }
 
 fn name_in(directory: &Path, path: &Path) -> String {

@@ -134,6 +134,7 @@ def main():
 def serve(heard, leader, wakeup):
     """Notes contacts until standard input ends. A line there is answered when nothing else waits."""
     watch = [*heard, leader, wakeup.fileno()]
+    added = {}
     while True:
         ready, _, _ = select.select([0, *watch], [], [])
         while noted := select.select(watch, [], [], 0)[0]:
@@ -144,22 +145,31 @@ def serve(heard, leader, wakeup):
             if not asked:
                 return
             if asked[0] == "listen":
-                listen_anew(heard, watch, asked[1])
+                listen_anew(heard, watch, added, asked[1])
+            if asked[0] == "end":
+                for path in [path for path in added if not path.startswith(asked[1] + "/")]:
+                    end(heard, watch, added, path)
             print("noted", flush=True)
 
 
-def listen_anew(heard, watch, path):
+def listen_anew(heard, watch, added, path):
     """One more service, at a path where there was none, or an older one, which ends."""
-    for descriptor, (_, old) in list(heard.items()):
-        if old.family == socket.AF_UNIX and old.getsockname() == path:
-            watch.remove(descriptor)
-            heard.pop(descriptor)[1].close()
+    end(heard, watch, added, path)
     if os.path.lexists(path):
         os.unlink(path)
     made = listener(socket.AF_UNIX, path)
     if made:
+        added[path] = made.fileno()
         heard[made.fileno()] = (f"the service at {os.path.basename(path)}", made)
         watch.append(made.fileno())
+
+
+def end(heard, watch, added, path):
+    """The end of a service that was added. Many of them would be more than a session's view can cover."""
+    descriptor = added.pop(path, None)
+    if descriptor is not None:
+        watch.remove(descriptor)
+        heard.pop(descriptor)[1].close()
 
 
 def note(heard, descriptor, leader, wakeup):

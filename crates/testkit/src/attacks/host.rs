@@ -65,6 +65,11 @@ impl Host {
         Ok(new)
     }
 
+    /// Ends the services that were added elsewhere than below a directory.
+    pub fn end_services_but(&mut self, below: &Path) -> anyhow::Result<()> {
+        self.ask(&format!("end {}", below.display()))
+    }
+
     /// One more service of the host's, at a path where there was none.
     pub fn listen(&mut self, path: &Path) -> anyhow::Result<()> {
         self.ask(&format!("listen {}", path.display()))

@@ -278,6 +278,7 @@ impl<'a> Scene<'a> {
 
     pub(super) async fn ground(&mut self, wanted: Wanted) -> anyhow::Result<Ground> {
         self.stage.go_back();
+        self.stage.host.end_services_but(&wanted.workspace)?;
         for place in [&self.stage.home, &self.stage.home.join("project")] {
             let _ = fs::remove_file(place.join("late.sock"));
         }
