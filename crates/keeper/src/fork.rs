@@ -256,7 +256,11 @@ impl Keeper {
                 drop(says);
                 let session = forking.fork.session.clone();
                 self.family.add(session, keeper, part);
-                self.claim_first();
+                let before = forking.before.as_ref().map(Before::processes).unwrap_or_default();
+                self.claim_first(&before);
+                if let Some(own) = self.own.part() {
+                    own.forget(twin);
+                }
                 if heard(&listens) {
                     let not_carried = forking.said.unwrap_or_default();
                     return Ok(Some(ForkDone { not_carried, can_reach }));
@@ -270,8 +274,8 @@ impl Keeper {
         }
     }
 
-    /// There is a twin: what is this session's own is a part from now on.
-    fn claim_first(&mut self) {
+    /// There is a twin: what is this session's own is a part from now on, with what was there `before`.
+    fn claim_first(&mut self, before: &[u32]) {
         let Some(worker) = self.worker() else { return };
         let (pid, init) = (worker.pid, worker.init);
         if let Some(init) = init
@@ -283,6 +287,9 @@ impl Keeper {
             let cgroups =
                 self.launch.as_ref().map(|launch| launch.cgroups.clone()).unwrap_or_default();
             if let Ok(part) = Part::of(pid, &cgroups) {
+                let spared = self.family.spared();
+                let own = before.iter().copied().filter(|process| !spared.contains(process));
+                part.remember(&own.collect::<Vec<u32>>());
                 self.own = Own::Child(part);
             }
         }

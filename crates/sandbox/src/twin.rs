@@ -155,19 +155,22 @@ impl Part {
                 found.extend(more);
             }
         }
-        for pid in &found {
-            if seen.len() == SEEN_MAX {
-                break;
-            }
-            let handle = Pid::from_raw(pid.cast_signed())
-                .and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
-            if let Some(handle) = handle
-                && seen.iter().all(|process| process.pid != *pid)
-            {
-                seen.push(Seen { pid: *pid, handle });
-            }
-        }
+        add(&mut seen, &found);
         found
+    }
+
+    /// These processes belong to it as well, although they are below another one by now.
+    pub fn remember(&self, processes: &[u32]) {
+        if self.cgroups.is_empty() {
+            add(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner), processes);
+        }
+    }
+
+    /// A twin was below the root when it was forked; it and what is below it are not this session's.
+    pub fn forget(&self, twin: u32) {
+        let not_own = below(twin);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|process| process.pid != twin && !not_own.contains(&process.pid));
     }
 
     /// What the root has started, and is still below it.
@@ -192,6 +195,20 @@ impl Part {
             left = left.or(handle);
         }
         left
+    }
+}
+
+fn add(seen: &mut Vec<Seen>, processes: &[u32]) {
+    for pid in processes {
+        if seen.len() == SEEN_MAX {
+            return;
+        }
+        if seen.iter().any(|process| process.pid == *pid) {
+            continue;
+        }
+        let number = Pid::from_raw(pid.cast_signed());
+        let handle = number.and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
+        seen.extend(handle.map(|handle| Seen { pid: *pid, handle }));
     }
 }
 

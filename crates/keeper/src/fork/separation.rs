@@ -7,7 +7,7 @@
 //! code. Code that adds filters of its own can pretend to have; it could only deceive itself, since
 //! what ran before the fork is in both twins.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
 use windlass_protocol::limits::NOT_CARRIED_MAX;
@@ -102,6 +102,12 @@ impl Before {
         let threads: BTreeMap<u32, Thread> = numbered.collect();
         let filters = threads.get(&worker)?.filters;
         Some(Self { worker, filters, threads })
+    }
+
+    /// The processes that were the session's.
+    pub fn processes(&self) -> Vec<u32> {
+        let processes: BTreeSet<u32> = self.threads.values().map(|thread| thread.process).collect();
+        processes.into_iter().collect()
     }
 
     /// The threads of the worker, by the numbers that it knows them by.
