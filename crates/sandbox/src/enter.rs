@@ -51,10 +51,11 @@ pub enum Step {
     Directory,
     Execute,
     Hold,
+    Join,
 }
 
 impl Step {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Unshare,
         Self::MapUser,
         Self::Fork,
@@ -76,6 +77,7 @@ impl Step {
         Self::Directory,
         Self::Execute,
         Self::Hold,
+        Self::Join,
     ];
 
     pub(crate) fn from_number(number: u8) -> Option<Self> {
@@ -105,6 +107,7 @@ impl Step {
             Self::Directory => "enter its working directory",
             Self::Execute => "run its program",
             Self::Hold => "hold a protected name",
+            Self::Join => "enter namespaces",
         }
     }
 }

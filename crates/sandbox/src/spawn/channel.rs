@@ -10,7 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, sendmsg,
+    shutdown, socketpair,
 };
 
 use crate::enter::canary::{RESULT_BYTES, Results};
@@ -61,6 +62,23 @@ impl Channel {
     pub fn close(&self) {
         // SAFETY: the descriptor is ours, and this process uses it no more.
         unsafe { libc::close(self.0.as_raw_fd()) };
+    }
+
+    /// Says nothing more, and hears on; also for the copies of this end that other processes have.
+    pub fn say_no_more(&self) {
+        let _ = shutdown(&self.0, Shutdown::Write);
+    }
+
+    /// Waits until the other end says no more, without a limit: for a process that ends with its keeper.
+    pub fn wait_for_end(&self) {
+        let mut byte = [0_u8; 1];
+        loop {
+            match recv(&self.0, &mut byte, RecvFlags::empty()) {
+                Ok((_, 0)) => return,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
     }
 
     /// Says a word; whoever no longer listens has ended us already.

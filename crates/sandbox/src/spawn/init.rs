@@ -6,9 +6,14 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 /// What it calls itself, for whoever lists processes.
 pub(crate) const NAME: &str = "windlass-init";
 
+/// No process of a session can look into this one from now on, nor change it.
+pub(super) fn close_to_others() {
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
 /// Never returns.
 pub(super) fn run() -> ! {
-    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    close_to_others();
     // SAFETY: what follows has its values in this frame.
     unsafe { crate::memory::forget_heap() };
     // SAFETY: system calls on values of this frame only; nothing else runs in this process.

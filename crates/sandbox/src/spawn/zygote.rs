@@ -114,6 +114,9 @@ pub fn from_zygote(
     let mut heard = Heard::of(nest.as_ref().map(|nest| nest.init), None);
     let forked = ask(zygote, ends, nest.as_ref()).and_then(|channel| {
         heard.worker = Some(first_word(&channel)?.1);
+        if let Some(nest) = &nest {
+            nest.init_channel.say_no_more();
+        }
         Ok(channel)
     });
     let moved = forked.and_then(|channel| {
@@ -126,9 +129,12 @@ pub fn from_zygote(
     });
     let (channel, moving) = moved
         .and_then(|(channel, moving)| {
-            // Made meanwhile, which takes the kernel longer than all other namespaces together.
-            if let Some(network) = nest.as_ref().and_then(|nest| nest.network.as_ref()) {
-                channel.hand_over(b'N', hear_network(network)?.as_fd());
+            if let Some(Nest { init_channel, .. }) = &nest {
+                if shape.own_network {
+                    // Made meanwhile, which takes the kernel longer than all other namespaces together.
+                    channel.hand_over(b'N', hear_network(init_channel)?.as_fd());
+                }
+                hear_closed(init_channel)?;
             }
             Ok((channel, moving))
         })
@@ -228,8 +234,9 @@ struct Nest {
     init: i32,
     /// The process that made them, which now moves init into its control groups.
     mover: Pid,
-    /// Where init says which network namespace it has made, if it is to.
-    network: Option<Channel>,
+    /// Where init says which network namespace it has made, if it is to, and hears that the worker has
+    /// entered its namespaces. When it says no more, it cannot be looked into.
+    init_channel: Channel,
 }
 
 impl Nest {
@@ -237,29 +244,39 @@ impl Nest {
         let spaces = Spaces::new(NetworkPlan::Machine);
         let pair = || Channel::pair().map_err(setup("make a socket pair"));
         let (ours, theirs) = pair()?;
-        let (network, made) = shape.own_network.then(pair).transpose()?.unzip();
+        let (init_channel, of_init) = pair()?;
         // SAFETY: the caller has one thread, and the child makes system calls only.
         let mover = match unsafe { fork() }.map_err(|errno| setup("fork")(errno.into()))? {
-            ForkResult::Child => nest(&spaces, groups, &theirs, made.as_ref()),
+            ForkResult::Child => nest(&spaces, groups, &theirs, (shape, &of_init)),
             ForkResult::Parent { child } => child,
         };
-        drop((theirs, made));
+        drop((theirs, of_init));
         let (init, _) = first_word(&ours)?;
-        Ok(Self { init, mover, network })
+        Ok(Self { init, mover, init_channel })
     }
 }
 
 /// Makes the namespaces and their init, and ends.
-fn nest(spaces: &Spaces, groups: &[File], channel: &Channel, network: Option<&Channel>) -> ! {
+fn nest(
+    spaces: &Spaces,
+    groups: &[File],
+    channel: &Channel,
+    (shape, of_init): (Shape, &Channel),
+) -> ! {
     if let Err(failed) = spaces.make() {
         give_up(channel, failed);
     }
     // SAFETY: one thread, and the child makes system calls only.
     match unsafe { fork() } {
         Ok(ForkResult::Child) => {
-            if let Some(network) = network {
-                make_network(network);
+            if shape.own_network {
+                make_network(of_init);
             }
+            // An ordinary user's zygote can only enter the namespaces of a process that it may look
+            // into: init closes itself after that, and before the worker has its job.
+            of_init.wait_for_end();
+            init::close_to_others();
+            of_init.say_no_more();
             init::run()
         }
         Ok(ForkResult::Parent { child }) => {
@@ -284,6 +301,15 @@ fn hear_network(channel: &Channel) -> Result<OwnedFd, SpawnError> {
         Ok(Some(Word::Network(network))) => Ok(network),
         Ok(Some(Word::Failed(failed))) => Err(SpawnError::Confine(FailedAt { failed, path: None })),
         Ok(_) => Err(setup("make its network")(io::Error::other("it ended without a word"))),
+        Err(_) => Err(SpawnError::TooSlow),
+    }
+}
+
+/// Returns when init can no longer be looked into.
+fn hear_closed(init_channel: &Channel) -> Result<(), SpawnError> {
+    match init_channel.hear(Instant::now() + FORK_WAIT) {
+        Ok(None) => Ok(()),
+        Ok(Some(_)) => Err(setup("close its init")(io::Error::other("it said something else"))),
         Err(_) => Err(SpawnError::TooSlow),
     }
 }

@@ -26,6 +26,11 @@ pub(crate) fn say_worker(channel: &Channel, worker: i32) {
     channel.say(&Word::Pids { init: 0, worker });
 }
 
+/// Says that the namespaces could not be entered, for whoever asked for a worker in them.
+pub(crate) fn say_not_joined(channel: &Channel, errno: i32) {
+    channel.say(&Word::Failed(Failed { step: Step::Join, errno, place: 0 }));
+}
+
 /// A view that was built before there was a session.
 #[derive(Debug)]
 pub(crate) struct Built {

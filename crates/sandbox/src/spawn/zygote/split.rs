@@ -133,7 +133,8 @@ mod machine {
         // SAFETY: it is on the zygote's stack, which stands still.
         let between = unsafe { &*between.cast::<Between<'_>>() };
         let Order { of, spaces, channel } = between.order;
-        if inside::join(*of, *spaces).is_err() {
+        if let Err(errno) = inside::join(*of, *spaces) {
+            inside::say_not_joined(channel, errno);
             end(1);
         }
         // SAFETY: one thread, as the zygote, whose memory this is.
