@@ -11,7 +11,7 @@ mod hosts;
 mod names;
 mod tools;
 pub use hosts::{BadHostRule, HostRule, HostRules, normal_host};
-pub use names::{HOME_DIRECTORIES, PROTECTED, TRUSTED_AT_HOME};
+pub use names::{HOME_DIRECTORIES, TRUSTED_ANYWHERE, TRUSTED_AT_HOME};
 pub use tools::{BadToolRule, ToolRule};
 
 /// Hidden paths, host rules or other entries in one list of a policy. A longer list is refused.
@@ -360,15 +360,14 @@ impl Policy {
             Preset::Workspace => (WorkspaceAccess::Write, vec![], Network::None),
             Preset::Open => (WorkspaceAccess::Write, vec!["/".to_owned()], Network::Open),
         };
-        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
         Self {
             preset,
             isolation: None,
             readable: vec!["/".to_owned()],
             workspace,
             writable,
-            hidden: names(HIDDEN),
-            protected: names(PROTECTED),
+            hidden: HIDDEN.iter().copied().map(str::to_owned).collect(),
+            protected: names::protected().map(str::to_owned).collect(),
             network,
             unix_sockets: UnixSockets::default(),
             limits: Limits::DEFAULT,

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use windlass_client::protocol::api::{CloseQuery, CreateSession, ForkSession, Session};
 use windlass_client::protocol::confinement::{Control, ControlState, Isolation};
-use windlass_client::protocol::policy::{PROTECTED, PolicyRequest, TRUSTED_AT_HOME};
+use windlass_client::protocol::policy::{PolicyRequest, TRUSTED_ANYWHERE, TRUSTED_AT_HOME};
 use windlass_client::{Client, WhichSessions};
 use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, python, run_ok, within};
 
@@ -125,11 +125,6 @@ fn clear_spares(workspace: &Path) {
     let _ = std::fs::remove_dir(workspace.join("spare-directory"));
 }
 
-/// The names that are held where they are missing in a directory that is no home.
-fn everywhere() -> Vec<&'static str> {
-    PROTECTED.iter().filter(|name| !TRUSTED_AT_HOME.contains(name)).copied().collect()
-}
-
 fn place() -> tempfile::TempDir {
     outside_of_tmp(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -215,7 +210,7 @@ async fn contract_69_missing_names_cannot_be_made_and_nothing_is_left_behind() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let (client, place) = (node.client().await.unwrap(), place());
     let session = session_in(&client, place.path()).await;
-    assert_eq!(attack(&client, &session, &everywhere()).await, "[]");
+    assert_eq!(attack(&client, &session, TRUSTED_ANYWHERE).await, "[]");
     // Shells read these from a home only.
     run_ok(&client, &session.id, "open('.bashrc', 'w').close(); os.remove('.bashrc')").await;
     close(&client, &session).await;
@@ -242,7 +237,7 @@ async fn contract_69_the_end_of_one_session_leaves_the_names_of_another_held() {
     let first = session_in(&client, place.path()).await;
     let second = session_in(&client, place.path()).await;
     close(&client, &first).await;
-    assert_eq!(attack(&client, &second, &everywhere()).await, "[]");
+    assert_eq!(attack(&client, &second, TRUSTED_ANYWHERE).await, "[]");
     close(&client, &second).await;
     clear_spares(place.path());
     assert_eq!(contents(place.path()), BTreeMap::new());
@@ -276,7 +271,7 @@ async fn contract_69_nothing_is_left_behind_by_who_is_killed() {
         }
         if killed == Killed::Node {
             // The session lives, and its names are held.
-            assert_eq!(attack(&client, &session, &everywhere()).await, "[]");
+            assert_eq!(attack(&client, &session, TRUSTED_ANYWHERE).await, "[]");
             close(&client, &session).await;
         } else {
             within(PATIENCE, ended(&client, &session)).await;

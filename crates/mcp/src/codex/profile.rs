@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use windlass_protocol::confinement::{Control, Isolation};
-use windlass_protocol::policy::{PROTECTED, PolicyRequest, Preset, TRUSTED_AT_HOME};
+use windlass_protocol::policy::{PolicyRequest, Preset, TRUSTED_ANYWHERE};
 
 use super::wire::{Access, Entry, EntryPath, FileSystem, NetworkAccess, Special};
 use super::{BadSandbox, ENTRIES_MAX, paths, repeated, simple};
@@ -181,7 +181,7 @@ impl Rules {
             .parent()
             .is_some_and(|root| root == workspace || self.at(root) == Some(Access::Write));
         // Where a home's names are missing elsewhere, they can be made.
-        in_a_root && PROTECTED.contains(&name) && !TRUSTED_AT_HOME.contains(&name)
+        in_a_root && TRUSTED_ANYWHERE.contains(&name)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Names that programs trust by themselves, and that a session can therefore not change.
 
-/// Names in a writable directory that git, agents, editors and shells trust without asking. They can be
-/// neither changed nor replaced nor made by a session.
-pub const PROTECTED: &[&str] = &[
+/// Names that git, agents, editors and build tools trust in any directory without asking. A session can
+/// neither change nor replace nor make them where it can write.
+pub const TRUSTED_ANYWHERE: &[&str] = &[
     // Version control: hooks and settings that run programs.
     ".git",
     ".gitmodules",
@@ -33,41 +33,10 @@ pub const PROTECTED: &[&str] = &[
     ".idea",
     ".vscode",
     ".zed",
-    // Shells and programs that read settings from a home directory only.
-    ".bash_aliases",
-    ".bash_completion",
-    ".bash_login",
-    ".bash_logout",
-    ".bash_profile",
-    ".bashrc",
-    ".cshrc",
-    ".emacs",
-    ".exrc",
-    ".gdbinit",
-    ".gitconfig",
-    ".inputrc",
-    ".kshrc",
-    ".login",
-    ".logout",
-    ".pam_environment",
-    ".profile",
-    ".ripgreprc",
-    ".tcshrc",
-    ".tmux.conf",
-    ".vimrc",
-    ".xinitrc",
-    ".xprofile",
-    ".xsession",
-    ".xsessionrc",
-    ".zlogin",
-    ".zlogout",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
 ];
 
-/// The protected names that are trusted in a home directory only. Where they exist they are protected
-/// everywhere; where they are missing they are kept from being made in a home only.
+/// Names that shells and other programs trust in a home directory only. A session cannot change them
+/// wherever they exist; it is kept from making missing ones in a home only.
 pub const TRUSTED_AT_HOME: &[&str] = &[
     ".bash_aliases",
     ".bash_completion",
@@ -103,3 +72,8 @@ pub const TRUSTED_AT_HOME: &[&str] = &[
 
 /// Directories of a home that hold programs, completions and startup files: protected in a home only.
 pub const HOME_DIRECTORIES: &[&str] = &["bin", ".cargo", ".config", ".local", ".ssh"];
+
+/// All names that are protected unless a policy says otherwise.
+pub fn protected() -> impl Iterator<Item = &'static str> {
+    TRUSTED_ANYWHERE.iter().chain(TRUSTED_AT_HOME).copied()
+}

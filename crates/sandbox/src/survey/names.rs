@@ -161,7 +161,7 @@ impl Look<'_> {
         if git.is_file() {
             let Some(named) = first_line(&git, "gitdir:") else { return };
             self.walk(directory, named.as_os_str(), Some(Placeholder::Directory));
-            // A further working tree has its settings in the repository that it belongs to.
+            // The directory of a working tree made by `git worktree` names the repository with the settings.
             if let Ok(inner) = directory.join(named).canonicalize()
                 && let Some(common) = first_line(&inner.join("commondir"), "")
             {
@@ -329,7 +329,7 @@ fn parts(path: &Path) -> VecDeque<OsString> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use windlass_protocol::policy::{PROTECTED, Preset};
+    use windlass_protocol::policy::{Preset, TRUSTED_ANYWHERE};
 
     use super::*;
 
@@ -368,7 +368,7 @@ mod tests {
         std::fs::write(scene.at(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
         let names = scene.look(&Site::default());
         assert_eq!(names.unheld, None);
-        assert_eq!(names.protected.len(), PROTECTED.len() - TRUSTED_AT_HOME.len());
+        assert_eq!(names.protected.len(), TRUSTED_ANYWHERE.len());
         let found = |names: &Names, name: &str| names.protected.get(&scene.at(name)).copied();
         assert_eq!(found(&names, ".git"), Some(Protected::Real(Kind::Directory)));
         assert_eq!(found(&names, ".claude"), Some(Protected::Missing(Placeholder::Directory)));
