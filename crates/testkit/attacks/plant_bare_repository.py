@@ -16,7 +16,7 @@ FILES = {
 
 
 def tried(act, *arguments, **options):
-    """Git says in the end whether enough of it is there."""
+    """One step may fail: the attack succeeds if git, run outside, takes the directory."""
     try:
         act(*arguments, **options)
     except OSError as error:

@@ -29,6 +29,6 @@ for act in (in_place, by_another):
     try:
         act()
     except OSError as error:
-        # Git says in the end whether anything of it is there.
+        # The attack succeeds if git, run outside, uses what was written: one way may fail.
         print(error)
 planted("the configuration of the repository names a command")

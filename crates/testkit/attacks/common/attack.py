@@ -305,3 +305,38 @@ def start_marked_child(name):
     child.stdout.readline()
     # Python warns of a child that runs and that no variable names.
     builtins.windlass_child = child
+
+
+def hold_memory_in_many(limit, name=None, looked_s=0):
+    """Whether many processes, of which each holds a quarter of `limit`, hold more than it together.
+    They have `name`, if one is given; `looked_s` is how long they hold it at least."""
+    import signal
+
+    each, processes = limit // 4, 10
+    told, tell = os.pipe()
+    children = []
+    for _ in range(processes):
+        child = os.fork()
+        if child == 0:
+            try:
+                if name:
+                    set_process_name(name)
+                block = bytearray(os.urandom(4096) * (each // 4096))
+                os.write(tell, b"x")
+                os.close(tell)
+                signal.pause()
+            finally:
+                os._exit(1)
+        children.append(child)
+    os.close(tell)
+    # The end of the pipe: each has its memory, or was ended before.
+    while os.read(told, processes):
+        pass
+    time.sleep(looked_s)
+    alive = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
+    for child in alive:
+        os.kill(child, signal.SIGKILL)
+    held = len(alive) * each
+    if held > limit:
+        through(f"{len(alive)} processes hold {held >> 20} MiB")
+    refused(f"{len(alive)} of {processes} processes were left, with {held >> 20} MiB")
