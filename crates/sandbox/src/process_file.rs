@@ -3,7 +3,7 @@
 
 use std::io;
 
-/// The content of such a file. What is no text in it is replaced.
+/// The content of such a file, with a replacement character for each sequence that is not UTF-8.
 pub fn read(pid: u32, file: &str) -> io::Result<String> {
     let bytes = std::fs::read(format!("/proc/{pid}/{file}"))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

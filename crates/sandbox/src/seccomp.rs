@@ -331,7 +331,7 @@ fn refused_sockets(sockets: Sockets) -> Rules {
     }
     let mut pair = vec![Rule { when: vec![not(libc::AF_UNIX)], errno: libc::EAFNOSUPPORT }];
     if !local {
-        // A pair of type SOCK_RAW is one of datagram sockets.
+        // The kernel makes datagram sockets of a pair that asks for SOCK_RAW.
         let when = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].map(is_not_of_type).to_vec();
         pair.push(Rule { when, errno: libc::ESOCKTNOSUPPORT });
     }

@@ -103,7 +103,7 @@ impl Canaries {
                     .is_ok()
             }
             Attempt::UnixSocket => {
-                // A pair of type SOCK_RAW is one of datagram sockets, which can be sent from.
+                // The kernel makes datagram sockets of a SOCK_RAW pair, and these can send to any path.
                 let (unix, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
                 socket_with(unix, SocketType::STREAM, flags, None).is_ok()
                     || socketpair(unix, SocketType::RAW, flags, None).is_ok()

@@ -43,8 +43,8 @@ impl Stock {
         }
     }
 
-    /// Moves one to a name that is free; false if there is none, or none that can be moved there
-    /// (another file system).
+    /// Moves an empty directory of the stock to `name`, if that name is free. Returns false where the stock
+    /// is empty, or cannot be moved there because `to` lies on another file system.
     pub fn move_one_to(&self, to: impl AsFd, name: &OsStr) -> Result<bool, Errno> {
         let Some(directory) = self.directory.get() else { return Ok(false) };
         let Some(number) = self.ready().pop() else { return Ok(false) };
