@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
 
@@ -46,6 +46,12 @@ impl LeanStream {
     /// Waits until there is something to read: bytes, or the other side's end.
     pub async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await
+    }
+
+    /// Whether bytes have come that nobody has read.
+    pub fn has_bytes(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        rustix::net::recv(&self.socket, &mut [0_u8; 1], flags).is_ok_and(|(_, bytes)| bytes > 0)
     }
 
     /// The process at the other end, as the kernel knows it: who connected, or who listens.

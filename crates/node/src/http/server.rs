@@ -152,7 +152,8 @@ async fn converse(
 async fn begins(stream: &LeanStream, marks: &Marks) -> bool {
     let mut readable = pin!(stream.readable());
     poll_fn(|cx| {
-        if marks.poll_leave(cx).is_ready() {
+        // A request that lies there is answered first: it came before the word to leave was heard.
+        if marks.poll_leave(cx).is_ready() && !stream.has_bytes() {
             return Poll::Ready(false);
         }
         readable.as_mut().poll(cx).map(|readable| readable.is_ok())
@@ -190,8 +191,9 @@ async fn exchange(
     let mut connection = pin!(connection.with_upgrades());
     let mut head = HeadWait::default();
     poll_fn(|cx| {
-        // A client that breaks off or talks nonsense is its own affair.
-        if seat.marks().poll_leave(cx).is_ready() || connection.as_mut().poll(cx).is_ready() {
+        // A client that breaks off or talks nonsense is its own affair. What has come is heard before
+        // the connection leaves.
+        if connection.as_mut().poll(cx).is_ready() || seat.marks().poll_leave(cx).is_ready() {
             return Poll::Ready(());
         }
         head.poll_over(seat.marks(), cx)
@@ -281,8 +283,28 @@ fn check_version(request: &Request<Incoming>) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
     #[test]
     fn the_header_says_the_version_we_speak() {
-        assert_eq!(super::API_TEXT, super::API.to_string());
+        assert_eq!(API_TEXT, API.to_string());
+    }
+
+    #[tokio::test]
+    async fn what_has_come_is_heard_before_its_connection_leaves() {
+        for sent in [b"GET".as_slice(), b""] {
+            let places = Places::within(2);
+            let seat = places.take().await;
+            let (near, mut far) = UnixStream::pair().unwrap();
+            far.write_all(sent).unwrap();
+            let stream = LeanStream::new(near.into()).unwrap();
+            let mut room = pin!(places.make_room());
+            assert!(room.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert_eq!(begins(&stream, seat.marks()).await, !sent.is_empty());
+        }
     }
 }
