@@ -264,8 +264,10 @@ class Interrupting(NodeCase):
     def test_ctrl_c_in_the_client_interrupts_the_turn(self):
         session = self.session()
         source = str(Path(windlass.__file__).parent.parent)
+        # A test that was started in the background hears no SIGINT, and neither do its children.
         code = (
-            "import sys\nfrom windlass import Windlass\n"
+            "import signal\nfrom windlass import Windlass\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             f"Windlass().attach({session.id!r}).run('n = 1; print(n, flush=True)\\nwhile True: pass')"
         )
         child = subprocess.Popen(
