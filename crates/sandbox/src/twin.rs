@@ -159,14 +159,14 @@ impl Part {
         found
     }
 
-    /// These processes belong to it as well, although they are below another one by now.
+    /// Adds processes that belong to this part although they are no longer below its root.
     pub fn remember(&self, processes: &[u32]) {
         if self.cgroups.is_empty() {
             add(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner), processes);
         }
     }
 
-    /// A twin was below the root when it was forked; it and what is below it are not this session's.
+    /// Removes a twin, which was below the root when it was forked, and everything below that twin.
     pub fn forget(&self, twin: u32) {
         let not_own = below(twin);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,5 +5,5 @@
 # limits: memory_bytes=134217728
 from attack import hold_memory_in_many
 
-# What looks at the memory every now and then has the time to look.
+# Without cgroups the keeper measures memory at intervals: within 3 s it measures at least once.
 hold_memory_in_many(128 << 20, name=b"\xff\xfeodd", looked_s=3)

@@ -16,7 +16,7 @@ FILES = {
 
 
 def tried(act, *arguments, **options):
-    """One step may fail: the attack succeeds if git, run outside, takes the directory."""
+    """One step may fail. The attack succeeds if the user's git takes the directory."""
     try:
         act(*arguments, **options)
     except OSError as error:

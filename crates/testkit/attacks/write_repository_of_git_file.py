@@ -29,6 +29,6 @@ for act in (in_place, by_another):
     try:
         act()
     except OSError as error:
-        # The attack succeeds if git, run outside, uses what was written: one way may fail.
+        # One of the two ways may fail. The attack succeeds if the user's git uses what was written.
         print(error)
 planted("the configuration of the repository names a command")

@@ -152,7 +152,7 @@ async fn converse(
 async fn begins(stream: &LeanStream, marks: &Marks) -> bool {
     let mut readable = pin!(stream.readable());
     poll_fn(|cx| {
-        // A request that lies there is answered first: it came before the word to leave was heard.
+        // A request that has arrived is answered before its connection is closed to make room.
         if marks.poll_leave(cx).is_ready() && !stream.has_bytes() {
             return Poll::Ready(false);
         }
@@ -191,8 +191,8 @@ async fn exchange(
     let mut connection = pin!(connection.with_upgrades());
     let mut head = HeadWait::default();
     poll_fn(|cx| {
-        // A client that breaks off or talks nonsense is its own affair. What has come is heard before
-        // the connection leaves.
+        // The connection comes first: a request that has arrived is answered before its connection is
+        // closed to make room. A client's error ends that client's connection only.
         if connection.as_mut().poll(cx).is_ready() || seat.marks().poll_leave(cx).is_ready() {
             return Poll::Ready(());
         }

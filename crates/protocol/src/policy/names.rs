@@ -1,7 +1,7 @@
 //! Names that programs trust by themselves, and that a session can therefore not change.
 
 /// Names that git, agents, editors and build tools trust in any directory without asking. A session can
-/// neither change nor replace nor make them where it can write.
+/// neither change nor replace nor create them in a directory that it can write.
 pub const TRUSTED_ANYWHERE: &[&str] = &[
     // Version control: hooks and settings that run programs.
     ".git",
@@ -35,8 +35,8 @@ pub const TRUSTED_ANYWHERE: &[&str] = &[
     ".zed",
 ];
 
-/// Names that shells and other programs trust in a home directory only. A session cannot change them
-/// wherever they exist; it is kept from making missing ones in a home only.
+/// Names that shells and other programs trust in a home directory only. Where such a
+/// file exists, a session cannot change it in any directory. A missing one cannot be created in a home.
 pub const TRUSTED_AT_HOME: &[&str] = &[
     ".bash_aliases",
     ".bash_completion",

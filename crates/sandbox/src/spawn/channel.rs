@@ -64,7 +64,8 @@ impl Channel {
         unsafe { libc::close(self.0.as_raw_fd()) };
     }
 
-    /// Says nothing more, and hears on; also for the copies of this end that other processes have.
+    /// Closes this end for sending, here and in every process that has a copy of it. The other end hears
+    /// the end of the stream; this one can still receive.
     pub fn say_no_more(&self) {
         let _ = shutdown(&self.0, Shutdown::Write);
     }

@@ -234,8 +234,9 @@ struct Nest {
     init: i32,
     /// The process that made them, which now moves init into its control groups.
     mover: Pid,
-    /// Where init says which network namespace it has made, if it is to, and hears that the worker has
-    /// entered its namespaces. When it says no more, it cannot be looked into.
+    /// Connects the keeper with init. Init sends the network namespace that it has made, if the worker
+    /// has one of its own. The keeper closes its end for sending when the worker has entered, and init
+    /// does the same when it can no longer be read by other processes.
     init_channel: Channel,
 }
 
@@ -305,7 +306,7 @@ fn hear_network(channel: &Channel) -> Result<OwnedFd, SpawnError> {
     }
 }
 
-/// Returns when init can no longer be looked into.
+/// Waits until init can no longer be read by other processes.
 fn hear_closed(init_channel: &Channel) -> Result<(), SpawnError> {
     match init_channel.hear(Instant::now() + FORK_WAIT) {
         Ok(None) => Ok(()),
