@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2, readlinkat, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, mkdirat, openat2, readlinkat, statat,
     symlinkat, unlinkat,
 };
 use rustix::io::Errno;
@@ -65,17 +65,26 @@ struct FileId {
     inode: u64,
 }
 
+impl FileId {
+    fn of(about: &Stat) -> Self {
+        Self { device: about.st_dev, inode: about.st_ino }
+    }
+}
+
 impl Placeholders {
     /// `records` and `stock` are directories of the node's own.
     pub fn new(records: PathBuf, stock: PathBuf) -> Self {
         Self { records, stock: Stock::at(stock), table: Mutex::default() }
     }
 
-    /// Makes directories ahead, for the next sessions. Not on the way of a session that starts.
+    /// Makes directories ahead, for the next sessions. Called where no session waits for it.
     pub fn stock_up(&self) {
-        if !self.lock().sessions.is_empty() {
-            self.stock.fill();
-        }
+        self.stock.fill();
+    }
+
+    /// Whether the next session may find too few directories.
+    pub fn are_few(&self) -> bool {
+        self.stock.is_low()
     }
 
     /// Looks at a new session's protected names and makes placeholders for those that are missing. If
@@ -127,7 +136,8 @@ impl Placeholders {
         let mut new = Vec::with_capacity(missing.len());
         let made = make_all(missing, &mut new, &self.stock);
         if made.is_err() {
-            new.drain(..).for_each(|made| remove(&made));
+            Self::remove_all(&new);
+            new.clear();
         }
         all.extend(new);
         write_line(&mut record, &all.iter().collect::<Vec<_>>()).map_err(unrecorded)?;
@@ -142,14 +152,15 @@ impl Placeholders {
     pub fn release(&self, id: &SessionId) {
         let mut table = self.lock();
         let Some(paths) = table.sessions.remove(id) else { return };
+        let mut unneeded = Vec::new();
         for path in paths {
-            let Some((made, sessions)) = table.needed.get_mut(&path) else { continue };
+            let Some((_, sessions)) = table.needed.get_mut(&path) else { continue };
             *sessions -= 1;
             if *sessions == 0 {
-                remove(made);
-                table.needed.remove(&path);
+                unneeded.extend(table.needed.remove(&path).map(|(made, _)| made));
             }
         }
+        Self::remove_all(&unneeded);
         let _ = std::fs::remove_file(self.record_of(id));
     }
 
@@ -175,7 +186,7 @@ impl Placeholders {
         }
         for (record, all) in gone {
             let unneeded = all.iter().filter(|made| !table.needed.contains_key(&made.path));
-            unneeded.for_each(remove);
+            Self::remove_all(unneeded);
             let _ = std::fs::remove_file(record);
         }
     }
@@ -191,6 +202,15 @@ impl Placeholders {
             };
             // What cannot be removed so is a file, or has something in it: it is no placeholder.
             let _ = removed;
+        }
+    }
+
+    fn remove_all<'a>(all: impl IntoIterator<Item = &'a Made>) {
+        let mut opened = Opened::default();
+        for made in all {
+            let Some(name) = made.path.file_name() else { continue };
+            let Ok(directory) = opened.above(&made.path) else { continue };
+            remove(made, directory, name);
         }
     }
 
@@ -228,20 +248,32 @@ fn read_record(path: &Path) -> Vec<Made> {
     text.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default()
 }
 
+/// The directory that was opened last: the next placeholder is most likely in it too.
+#[derive(Debug, Default)]
+struct Opened(Option<(PathBuf, OwnedFd)>);
+
+impl Opened {
+    /// The directory that holds `path`.
+    fn above(&mut self, path: &Path) -> Result<&OwnedFd, Errno> {
+        let above = path.parent().ok_or(Errno::INVAL)?;
+        let known = self.0.take().filter(|(opened, _)| opened == above);
+        let opened = match known {
+            Some(known) => known,
+            None => (above.to_owned(), open_directory(above)?),
+        };
+        Ok(&self.0.insert(opened).1)
+    }
+}
+
 /// Makes what is missing; what was made is in `new`, also after an error.
 fn make_all(missing: Vec<Made>, new: &mut Vec<Made>, stock: &Stock) -> Result<(), String> {
-    let mut open: Option<(PathBuf, OwnedFd)> = None;
+    let mut opened = Opened::default();
     for mut made in missing {
         let failed = |errno: Errno| {
             format!("no placeholder can be made at {}: {errno}", made.path.display())
         };
-        let (Some(above), Some(name)) = (made.path.parent(), made.path.file_name()) else {
-            continue;
-        };
-        if open.as_ref().is_none_or(|(path, _)| path != above) {
-            open = Some((above.to_owned(), open_directory(above).map_err(failed)?));
-        }
-        let Some((_, directory)) = &open else { continue };
+        let Some(name) = made.path.file_name() else { continue };
+        let directory = opened.above(&made.path).map_err(failed)?;
         match make(directory, name, made.placeholder, stock) {
             Ok(file) => made.file = Some(file),
             // Somebody else has made the name meanwhile: it is held as what it is.
@@ -261,11 +293,10 @@ fn make(
 ) -> Result<FileId, Errno> {
     match placeholder {
         Placeholder::Directory if stock.move_one_to(directory, name)? => {}
-        Placeholder::Directory => mkdirat(directory, name, Mode::from(0o755))?,
+        Placeholder::Directory => mkdirat(directory, name, Mode::from(stock::MODE))?,
         Placeholder::Link => symlinkat(NOWHERE, directory, name)?,
     }
-    let about = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok(FileId { device: about.st_dev, inode: about.st_ino })
+    Ok(FileId::of(&statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?))
 }
 
 /// A real directory, by a path without links.
@@ -276,23 +307,20 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// Removes a placeholder, if it is still the one that was made and nobody has put anything in it.
-fn remove(made: &Made) {
-    let (Some(above), Some(name)) = (made.path.parent(), made.path.file_name()) else { return };
-    let Ok(directory) = open_directory(above) else { return };
-    let Ok(about) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { return };
-    let file = FileId { device: about.st_dev, inode: about.st_ino };
-    if made.file.is_some_and(|made| made != file) {
+fn remove(made: &Made, directory: &OwnedFd, name: &OsStr) {
+    let Ok(about) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { return };
+    if made.file.is_some_and(|made| made != FileId::of(&about)) {
         return;
     }
     let kind = FileType::from_raw_mode(about.st_mode);
     let removed = match (made.placeholder, kind) {
         // Only an empty one goes.
         (Placeholder::Directory, FileType::Directory) => {
-            unlinkat(&directory, name, AtFlags::REMOVEDIR)
+            unlinkat(directory, name, AtFlags::REMOVEDIR)
         }
-        (Placeholder::Link, FileType::Symlink) => match readlinkat(&directory, name, Vec::new()) {
+        (Placeholder::Link, FileType::Symlink) => match readlinkat(directory, name, Vec::new()) {
             Ok(target) if target.as_bytes() == NOWHERE.as_bytes() => {
-                unlinkat(&directory, name, AtFlags::empty())
+                unlinkat(directory, name, AtFlags::empty())
             }
             _ => Ok(()),
         },

@@ -111,12 +111,17 @@ impl Actor {
             self.end_keeper();
         }
         keepers::remove_socket(&self.link.path);
+        let had_placeholders = self.context.placeholders.are_needed_by(&self.id);
         self.remove_belongings().await;
         self.context.forget(&self.id);
         if let Some(closing) = self.closing.take() {
             for reply in closing.replies {
                 answer(reply, Ok(()));
             }
+        }
+        if had_placeholders {
+            let context = self.context.clone();
+            drop(tokio::task::spawn_blocking(move || context.placeholders.stock_up()));
         }
     }
 

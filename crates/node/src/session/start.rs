@@ -136,7 +136,7 @@ async fn make_reserved(
             context.admit(handle.clone());
             context.metrics.session_created();
             tokio::spawn(actor.run());
-            if context.placeholders.are_needed_by(&id) {
+            if context.placeholders.are_needed_by(&id) && context.placeholders.are_few() {
                 drop(tokio::task::spawn_blocking(move || context.placeholders.stock_up()));
             }
             Ok(handle)

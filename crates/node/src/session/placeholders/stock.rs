@@ -1,5 +1,8 @@
 //! Empty directories that wait to become placeholders. To move one into a workspace takes some 7 us; to
-//! make one there takes 20 to 50, and a session may need twenty.
+//! make one there takes 20 to 50, and a session may need thirty.
+//!
+//! A placeholder never comes back. Another session in the same workspace, whose policy does not protect
+//! the name, may have the directory open, and could write into it wherever it is moved to later.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,15 +14,46 @@ use rustix::io::Errno;
 
 use super::open_directory;
 
-/// Directories that wait: enough for two sessions, each in a directory of its own.
-const WAITING_MAX: u32 = 64;
+/// The mode of a placeholder.
+pub(super) const MODE: u32 = 0o755;
+
+/// Directories that wait: enough for two sessions, each in a directory of its own. Their names are the
+/// numbers below this.
+const WAITING_MAX: u32 = u64::BITS;
 
 #[derive(Debug)]
 pub(super) struct Stock {
     place: PathBuf,
     directory: OnceLock<OwnedFd>,
-    /// The numbers of those that are there; a number is a name.
-    ready: Mutex<Vec<u32>>,
+    ready: Mutex<Ready>,
+}
+
+/// Which directories are there: one bit for each number.
+#[derive(Debug, Default)]
+struct Ready(u64);
+
+impl Ready {
+    fn count(&self) -> u32 {
+        self.0.count_ones()
+    }
+
+    fn missing(&self) -> Option<u32> {
+        let number = self.0.trailing_ones();
+        (number < WAITING_MAX).then_some(number)
+    }
+
+    fn add(&mut self, number: u32) {
+        self.0 |= 1 << number;
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        let number = self.0.trailing_zeros();
+        if number == WAITING_MAX {
+            return None;
+        }
+        self.0 &= !(1 << number);
+        Some(number)
+    }
 }
 
 impl Stock {
@@ -28,16 +62,19 @@ impl Stock {
         Self { place, directory: OnceLock::new(), ready: Mutex::default() }
     }
 
+    /// Whether it may not be enough for one session.
+    pub fn is_low(&self) -> bool {
+        self.ready().count() < WAITING_MAX / 2
+    }
+
     /// Makes what is missing of the stock. Without a stock placeholders are made one by one.
     pub fn fill(&self) {
         let Some(directory) = self.open() else { return };
-        for number in 0..WAITING_MAX {
-            if self.ready().contains(&number) {
-                continue;
-            }
-            match mkdirat(directory, number.to_string(), Mode::from(0o755)) {
+        loop {
+            let Some(number) = self.ready().missing() else { return };
+            match mkdirat(directory, number.to_string(), Mode::from(MODE)) {
                 // One that is there already was made by a node before this one.
-                Ok(()) | Err(Errno::EXIST) => self.ready().push(number),
+                Ok(()) | Err(Errno::EXIST) => self.ready().add(number),
                 Err(_) => return,
             }
         }
@@ -47,13 +84,13 @@ impl Stock {
     /// is empty, or cannot be moved there because `to` lies on another file system.
     pub fn move_one_to(&self, to: impl AsFd, name: &OsStr) -> Result<bool, Errno> {
         let Some(directory) = self.directory.get() else { return Ok(false) };
-        let Some(number) = self.ready().pop() else { return Ok(false) };
+        let Some(number) = self.ready().take() else { return Ok(false) };
         let moved = renameat_with(directory, number.to_string(), to, name, RenameFlags::NOREPLACE);
         match moved {
             Ok(()) => return Ok(true),
             // It is gone: `fill` makes it again.
             Err(Errno::NOENT) => return Ok(false),
-            Err(_) => self.ready().push(number),
+            Err(_) => self.ready().add(number),
         }
         match moved {
             Err(Errno::EXIST) => Err(Errno::EXIST),
@@ -71,7 +108,7 @@ impl Stock {
         self.directory.get()
     }
 
-    fn ready(&self) -> MutexGuard<'_, Vec<u32>> {
+    fn ready(&self) -> MutexGuard<'_, Ready> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

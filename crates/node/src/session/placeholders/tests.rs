@@ -164,10 +164,10 @@ fn a_copy_of_the_workspace_has_none() {
 fn directories_of_the_stock_become_placeholders() {
     let scene = Scene::new();
     let node = scene.node();
-    node.stock_up();
-    assert!(!scene.stock.exists(), "without a session there is nothing to be ready for");
+    assert!(node.are_few());
     scene.acquire(&node, "one");
     node.stock_up();
+    assert!(!node.are_few());
     let stocked = || std::fs::read_dir(&scene.stock).unwrap().count();
     let full = stocked();
     node.release(&id("one"));
@@ -176,6 +176,9 @@ fn directories_of_the_stock_become_placeholders() {
     assert_eq!(stocked(), full - 3);
     node.release(&id("two"));
     assert!(scene.left().is_empty());
+    assert_eq!(stocked(), full - 3, "none comes back");
+    node.stock_up();
+    assert_eq!(stocked(), full);
     scene.acquire(&node, "three");
     // One that somebody took away is no reason to fail.
     std::fs::remove_dir_all(&scene.stock).unwrap();
