@@ -362,6 +362,21 @@ async fn each_has_its_workspace_and_its_open_files() {
     assert_eq!(stage.run(&twin, "open('../link/c').read()").await, "'twin456789'\n");
 }
 
+/// Whoever has made a twin may fork it at once, before it has come up.
+#[tokio::test]
+async fn a_twin_is_forked_at_once() {
+    let stage = Stage::new().await;
+    stage.run(&stage.original, "x = 1").await;
+    let mut twin = stage.twin().await;
+    for depth in 0..4 {
+        twin = stage.fork(&twin).await.session.id;
+        if depth % 2 == 0 {
+            assert_eq!(stage.run(&twin, "x").await, "1\n");
+        }
+    }
+    assert_eq!(stage.run(&twin, "x").await, "1\n");
+}
+
 #[tokio::test]
 async fn neither_writes_where_the_other_works() {
     let state = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));

@@ -98,6 +98,11 @@ impl ForkSide {
         self.is_behind() || self.awaits_twin
     }
 
+    /// Whether it is a twin that is not up yet. Its client knows it, and may fork it at once.
+    pub fn awaits_twin(&self) -> bool {
+        self.awaits_twin
+    }
+
     /// Waits until nobody wants it idle any more.
     pub async fn released(&mut self) {
         if let Some(held) = &mut self.held {
@@ -297,7 +302,8 @@ impl Actor {
         Ok(Original { created, room })
     }
 
-    /// A turn or a reset came while the session is held: it is served when it is not any more.
+    /// A turn or a reset came while the session is held, or a fork while a twin comes up: it is served when
+    /// that is over.
     pub(super) fn put_off(&mut self, request: Request) {
         if self.fork.put_off.len() < WAITING_TURNS_MAX {
             return self.fork.put_off.push_back(request);
@@ -306,6 +312,7 @@ impl Actor {
         match request {
             Request::Submit(submit) => answer(submit.reply, Err(full)),
             Request::Reset { reply } => answer(reply, Err(full)),
+            Request::Hold { reply, .. } => answer(reply, Err(full)),
             _ => {}
         }
     }

@@ -18,6 +18,7 @@ impl Actor {
         match request {
             Request::Submit(_) if self.fork.is_behind() => self.put_off(request),
             Request::Reset { .. } if self.fork.cannot_reset() => self.put_off(request),
+            Request::Hold { .. } if self.fork.awaits_twin() => self.put_off(request),
             Request::Submit(submit) => self.submit(submit),
             Request::Look { turn: Which::Number(number), until, reply } => {
                 self.answer_about(number, until, reply);
