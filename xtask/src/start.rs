@@ -113,13 +113,17 @@ impl StartNode {
 
     /// Waits until the next session finds what it is to start from.
     pub async fn ready(&self) -> Result<()> {
+        self.ready_at(&mut self.door().await?).await
+    }
+
+    /// The same, over a connection that is there already: the node has no descriptor more or less by it.
+    pub async fn ready_at(&self, door: &mut Door) -> Result<()> {
         if self.start == StartBy::Exec {
             return Ok(());
         }
         let until = Instant::now() + READY_WAIT;
         let mut ticks = interval(ASK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut door = self.door().await?;
         loop {
             ticks.tick().await;
             let (status, said) = door.ask("GET", "/v1/environments", &json!(null)).await?;

@@ -177,13 +177,24 @@ impl Lane {
 async fn still(node: &StartNode, place: &Place) -> Result<Census> {
     let until = Instant::now() + SETTLE_WAIT;
     let mut looks = looks();
+    let mut door = node.door().await?;
     let (mut last, mut unchanged) = (place.census(), 0);
+    let mut change = String::new();
     while unchanged < STILL_LOOKS {
-        ensure!(Instant::now() < until, "the node is not still within {SETTLE_WAIT:?}");
+        ensure!(
+            Instant::now() < until,
+            "the node is not still within {SETTLE_WAIT:?}; it changed last {change}"
+        );
         looks.tick().await;
-        node.ready().await?;
+        node.ready_at(&mut door).await?;
         let now = place.census();
-        unchanged = if now.same_counts(&last) { unchanged + 1 } else { 0 };
+        match now.same_counts(&last) {
+            true => unchanged += 1,
+            false => {
+                unchanged = 0;
+                change = format!("from {last:?} to {now:?}");
+            }
+        }
         last = now;
     }
     Ok(last)
@@ -198,9 +209,10 @@ async fn settled(
 ) -> Result<Vec<Row>> {
     let until = Instant::now() + SETTLE_WAIT;
     let mut looks = looks();
+    let mut door = node.door().await?;
     loop {
         looks.tick().await;
-        node.ready().await?;
+        node.ready_at(&mut door).await?;
         let rows = report::compare(before, &place.census(), count);
         if !rows.iter().any(Row::leaked) || Instant::now() >= until {
             return Ok(rows);
