@@ -290,7 +290,7 @@ fn cgroups_below(keeper: u32, session: &SessionId) -> BTreeSet<PathBuf> {
 
 /// How often a neighbour's turns are measured without bombs and among them, and how long at a time. The
 /// machine's other work comes and goes, and adds to what the bombs take: one round that holds is enough.
-const ROUNDS: usize = 8;
+const ROUNDS: usize = 4;
 const MEASURED: Duration = Duration::from_secs(3);
 
 #[tokio::test]

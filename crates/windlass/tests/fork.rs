@@ -362,7 +362,7 @@ async fn each_has_its_workspace_and_its_open_files() {
     assert_eq!(stage.run(&twin, "open('../link/c').read()").await, "'twin456789'\n");
 }
 
-/// Whoever has made a twin may fork it at once, before it has come up.
+/// A client may fork a twin as soon as it has the twin's id, before the twin's worker has started.
 #[tokio::test]
 async fn a_twin_is_forked_at_once() {
     let stage = Stage::new().await;

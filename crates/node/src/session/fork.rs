@@ -98,7 +98,8 @@ impl ForkSide {
         self.is_behind() || self.awaits_twin
     }
 
-    /// Whether it is a twin that is not up yet. Its client knows it, and may fork it at once.
+    /// Whether this session is a twin whose worker has not started yet. A client that has the twin's id may
+    /// already ask for a fork of it.
     pub fn awaits_twin(&self) -> bool {
         self.awaits_twin
     }
@@ -302,8 +303,8 @@ impl Actor {
         Ok(Original { created, room })
     }
 
-    /// A turn or a reset came while the session is held, or a fork while a twin comes up: it is served when
-    /// that is over.
+    /// Keeps a request for later: a turn or a reset that came while the session is held, or a fork that came
+    /// before the worker of a twin had started.
     pub(super) fn put_off(&mut self, request: Request) {
         if self.fork.put_off.len() < WAITING_TURNS_MAX {
             return self.fork.put_off.push_back(request);

@@ -248,7 +248,7 @@ fn read_record(path: &Path) -> Vec<Made> {
     text.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default()
 }
 
-/// The directory that was opened last: the next placeholder is most likely in it too.
+/// Keeps open the directory of the last placeholder, since the next placeholder is most likely in it too.
 #[derive(Debug, Default)]
 struct Opened(Option<(PathBuf, OwnedFd)>);
 

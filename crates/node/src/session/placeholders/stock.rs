@@ -1,7 +1,7 @@
 //! Empty directories that wait to become placeholders. To move one into a workspace takes some 7 us; to
 //! make one there takes 20 to 50, and a session may need thirty.
 //!
-//! A placeholder never comes back. Another session in the same workspace, whose policy does not protect
+//! A placeholder is never moved back into the stock. Another session in the same workspace, whose policy does not protect
 //! the name, may have the directory open, and could write into it wherever it is moved to later.
 
 use std::ffi::OsStr;
