@@ -6,6 +6,7 @@ mod agents;
 mod api;
 mod attack;
 mod bench;
+mod chaos;
 mod conformance;
 mod contract;
 mod examples;
@@ -54,6 +55,8 @@ enum Command {
     Bench(bench::Args),
     /// Create and close many sessions on one node, and compare what the machine held before and after
     Soak(soak::Args),
+    /// Play clients and faults against real nodes, from a seed, and print every broken promise
+    Chaos(chaos::Args),
     /// Count what a node with 1, 10 and 100 live sessions holds of the machine
     Scale(soak::scale::Args),
     /// Keep one core busy until standard input closes (what `contract --load` runs)
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Chaos(args) => chaos::run(&args),
         Command::Scale(args) => soak::scale::run(&args),
         Command::Busy => load::spin_until_stdin_closes(),
     };

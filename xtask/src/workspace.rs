@@ -33,7 +33,7 @@ pub fn target() -> PathBuf {
 
 /// Names the program where it is built already. A build of the one package has other features than
 /// one of the workspace, and each pushes the other's aside.
-const BUILT: &str = "WINDLASS_XTASK_PROGRAM";
+pub const BUILT: &str = "WINDLASS_XTASK_PROGRAM";
 
 /// The program that was built already, where one is named.
 pub fn built() -> Result<Option<PathBuf>> {

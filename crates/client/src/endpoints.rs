@@ -9,6 +9,7 @@ use windlass_protocol::api::{
     SessionList, SessionTools, StopNode, StopSessions, SubmitTurn, Turn, TurnInput, TurnQuery,
     TurnState,
 };
+use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
 use windlass_protocol::{Seq, SessionId, TurnId};
 
@@ -22,6 +23,10 @@ const POLL_WAIT_MS: u64 = 30_000;
 
 /// How long a fork may take: a large workspace is copied first.
 const FORK_WAIT_MS: u64 = 120_000;
+
+/// How long the node may take to look at its disk, and to remove what a prune removes.
+const DISK_WAIT_MS: u64 = 120_000;
+const PRUNE_WAIT_MS: u64 = 900_000;
 
 /// Random bytes in a made turn id: 2^96 never meet.
 const TURN_ID_BYTES: usize = 12;
@@ -321,6 +326,18 @@ impl Client {
     /// The OpenAPI document, as the node serves it.
     pub async fn openapi(&self) -> Result<serde_json::Value, ClientError> {
         self.json(Call::get(Path::new(&["openapi.json"]).done())).await
+    }
+
+    /// What the node has on the disk.
+    pub async fn disk_use(&self) -> Result<DiskUse, ClientError> {
+        let path = Path::new(&["node", "disk"]).done();
+        self.json(Call::get(path).waiting(DISK_WAIT_MS)).await
+    }
+
+    /// Removes ended sessions and what no session needs, or says what that would be.
+    pub async fn prune(&self, wanted: &PruneRequest) -> Result<Pruned, ClientError> {
+        let path = Path::new(&["node", "prune"]).done();
+        self.json(Call::post_json(path, Repeat::IfNotSent, wanted).waiting(PRUNE_WAIT_MS)).await
     }
 
     /// Asks the node to stop. It may still be ending when this returns.

@@ -48,6 +48,9 @@ pub struct Facts {
     /// Output bytes up to there that are not kept.
     pub output_dropped_bytes: u64,
     pub restarts: u32,
+    /// Workers that have ended since one was last ready.
+    #[serde(default)]
+    pub ended_since_ready: u32,
     /// What the worker calls itself, once it is up.
     pub worker: Option<String>,
     /// The worker's process, while there is one.
@@ -226,6 +229,7 @@ impl Facts {
             output_bytes: 0,
             output_dropped_bytes: 0,
             restarts: 0,
+            ended_since_ready: 0,
             worker: None,
             worker_pid: None,
             started_by: None,
@@ -292,14 +296,19 @@ impl Facts {
                 self.started_by = Some(*start);
                 self.worker_pid = Some(*pid);
                 self.restarts = *restarts;
+                self.ended_since_ready = 0;
             }
             EventKind::Confined(confinement) => self.confinement = Some(confinement.clone()),
-            EventKind::WorkerEnded { .. } => self.worker_pid = None,
+            EventKind::WorkerEnded { .. } => {
+                self.worker_pid = None;
+                self.ended_since_ready = self.ended_since_ready.saturating_add(1);
+            }
             EventKind::MessagesDropped { count, .. } => {
                 self.messages_dropped = self.messages_dropped.saturating_add(*count);
             }
-            EventKind::SessionEnded { reason, receipt } => {
-                self.ended = Some(Ended { reason: *reason, receipt: receipt.clone() });
+            EventKind::SessionEnded { reason, message, receipt } => {
+                let (message, receipt) = (message.clone(), receipt.clone());
+                self.ended = Some(Ended { reason: *reason, message, receipt });
             }
             // Told below, or nothing that the facts hold.
             _ => {}
@@ -388,6 +397,11 @@ impl Facts {
         };
         let place = self.open_turns.iter().position(|turn| Some(turn.number) == event.turn)?;
         let turn = self.open_turns.remove(place);
+        if let Some(next) = self.open_turns.first_mut().filter(|next| next.output_bytes == 0) {
+            // The next turn starts now: what was printed while it waited lies before its output.
+            next.output_from = self.output_bytes;
+            next.output_to = self.output_bytes;
+        }
         Some(TurnRecord {
             number: turn.number,
             id: turn.id,

@@ -3,12 +3,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use windlass_protocol::{Seq, SessionId, TurnId};
 
 use crate::facts::{Facts, TurnRecord};
+use crate::retention::EndedSession;
 use crate::shared::Row;
 
 /// The schema's version. Any other is not read: the index is made again.
@@ -16,6 +19,15 @@ const SCHEMA: i64 = 1;
 
 /// How long a statement waits for the other connection; in WAL mode only a checkpoint can block.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How an index in memory is opened.
+const MEMORY_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE
+    .union(OpenFlags::SQLITE_OPEN_CREATE)
+    .union(OpenFlags::SQLITE_OPEN_URI)
+    .union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+
+/// All pages of a database in one step of a copy.
+const ALL_PAGES: i32 = -1;
 
 const CREATE: &str = "
     CREATE TABLE IF NOT EXISTS sessions (
@@ -63,14 +75,6 @@ pub(crate) struct Known {
     pub(crate) ended: bool,
 }
 
-/// An ended session, for retention.
-#[derive(Debug)]
-pub(crate) struct EndedSession {
-    pub(crate) id: String,
-    pub(crate) ended_at_ms: u64,
-    pub(crate) kept_bytes: u64,
-}
-
 pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -78,6 +82,42 @@ pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.set_prepared_statement_cache_capacity(16);
     Ok(connection)
+}
+
+/// Two connections to an index in memory, which starts as a copy of the file at `path` where that can
+/// be read. For a disk that has no room for the files of SQLite.
+pub(crate) fn in_memory(path: &Path) -> rusqlite::Result<(Connection, Connection)> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("file:windlass-index-{number}?mode=memory&cache=shared");
+    let connect = || {
+        let connection = Connection::open_with_flags(&name, MEMORY_FLAGS)?;
+        connection.set_prepared_statement_cache_capacity(16);
+        // Connections that share a cache lock its tables. A lookup does not wait for the writer, and may
+        // see rows that the writer is about to commit: they are from the segments as well.
+        connection.pragma_update(None, "read_uncommitted", true)?;
+        Ok::<_, rusqlite::Error>(connection)
+    };
+    let mut writer = connect()?;
+    if let Err(cause) = copy_file(path, &mut writer) {
+        tracing::warn!(path = %path.display(), %cause, "the index is read from the segments");
+        // What was copied may be half of an index; it goes with its only connection.
+        drop(writer);
+        writer = connect()?;
+    }
+    Ok((writer, connect()?))
+}
+
+/// Copies the index file without a file of shared memory, for which the disk has no room either.
+fn copy_file(path: &Path, to: &mut Connection) -> rusqlite::Result<()> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let from = Connection::open_with_flags(path, flags)?;
+    from.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    let backup = Backup::new(&from, to)?;
+    match backup.step(ALL_PAGES)? {
+        StepResult::Done => Ok(()),
+        _ => Err(rusqlite::Error::InvalidQuery),
+    }
 }
 
 /// Makes the tables, unless they are there; refuses those of another schema.
@@ -232,14 +272,23 @@ pub(crate) fn ended(connection: &Connection) -> rusqlite::Result<(Vec<EndedSessi
                WHERE ended_at_ms IS NOT NULL ORDER BY ended_at_ms, id";
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map([], |row| {
-        let ended_at_ms = row.get::<_, i64>(1)? as u64;
-        Ok(EndedSession { id: row.get(0)?, ended_at_ms, kept_bytes: row.get::<_, i64>(2)? as u64 })
+        let (id, ended_at_ms) = (row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64);
+        let bytes = row.get::<_, i64>(2)? as u64;
+        Ok(SessionId::parse(id).ok().map(|id| EndedSession { id, ended_at_ms, bytes }))
     })?;
-    let ended = rows.collect::<rusqlite::Result<_>>()?;
+    let ended = rows.filter_map(Result::transpose).collect::<rusqlite::Result<_>>()?;
     let total = connection.query_row("SELECT total(kept_bytes) FROM sessions", [], |row| {
         Ok(row.get::<_, f64>(0)? as u64)
     })?;
     Ok((ended, total))
+}
+
+/// Whether the disk, and not the file, keeps the index from being used: it is full or cannot be written.
+pub(crate) fn is_no_room(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
+    error
+        .sqlite_error_code()
+        .is_some_and(|code| matches!(code, CannotOpen | DiskFull | ReadOnly | SystemIoFailure))
 }
 
 /// Whether the file itself is bad, so that only making it again helps.

@@ -20,10 +20,11 @@ use crate::load::{self, LoadError};
 use crate::log::{self, AppendError, Newest, SessionLog};
 use crate::quota::QUOTA_BYTES_MIN;
 use crate::reader::{ReadError, SessionReader};
+use crate::retention::EndedSession;
 use crate::segment::{self, FORMAT, Head, Segment};
 use crate::shared::{Row, Shared, lock};
 use crate::spare::{FIRST_SEQ, Spare};
-use crate::startup;
+use crate::startup::{self, IndexHome, OpenIndex};
 
 /// The prefix of a directory that is not a session yet.
 pub(crate) const NEW_PREFIX: &str = ".new-";
@@ -112,15 +113,6 @@ pub struct Recovered {
     pub cut_bytes: u64,
 }
 
-/// Which ended sessions to keep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RetentionOptions {
-    /// Those that ended at most so long ago.
-    pub max_age: Duration,
-    /// As many as fit, with all others, into so many bytes.
-    pub max_total_bytes: u64,
-}
-
 /// The journal. Cheap to clone; all clones are one.
 #[derive(Debug, Clone)]
 pub struct Journal {
@@ -136,6 +128,7 @@ struct Inner {
     registry: Arc<Registry>,
     /// For lookups; the index writer has its own.
     index: Mutex<Connection>,
+    index_home: IndexHome,
     /// Held while a session is made, opened or removed, and while the epoch changes.
     changing: Mutex<()>,
     next_name: AtomicU64,
@@ -151,7 +144,7 @@ impl Journal {
         let failed = |cause| OpenError::Io { path: sessions_dir.clone(), cause };
         fs::create_dir_all(&sessions_dir).map_err(failed)?;
         startup::sweep(&sessions_dir).map_err(failed)?;
-        let (writer, reader) = startup::open_index(&index_path, &sessions_dir)?;
+        let OpenIndex { writer, reader, home } = startup::open_index(&index_path, &sessions_dir)?;
         let registry = Arc::<Registry>::default();
         let indexer = Indexer::start(writer, &index_path, registry.clone(), options.index_gather)
             .map_err(failed)?;
@@ -162,6 +155,7 @@ impl Journal {
             indexer: Arc::new(indexer),
             registry,
             index: Mutex::new(reader),
+            index_home: home,
             changing: Mutex::new(()),
             next_name: AtomicU64::new(0),
         };
@@ -172,7 +166,12 @@ impl Journal {
         &self.inner.state_dir
     }
 
-    /// Claims the next epoch; it is on the disk when this returns.
+    /// Where the index has been since this journal was opened.
+    pub fn index_home(&self) -> IndexHome {
+        self.inner.index_home
+    }
+
+    /// Claims the next epoch; its file has it when this returns.
     pub fn next_epoch(&self) -> io::Result<windlass_protocol::Epoch> {
         let _changing = lock(&self.inner.changing);
         startup::next_epoch(&self.inner.state_dir)
@@ -329,36 +328,28 @@ impl Journal {
         self.inner.indexer.flush()
     }
 
-    /// Removes ended sessions, those that ended first first, until the rest may stay.
-    pub fn prune(
-        &self,
-        options: RetentionOptions,
-        now_ms: u64,
-    ) -> Result<Vec<SessionId>, RemoveError> {
+    /// The sessions that have ended, each with the bytes of its journal, and the bytes of all journals.
+    pub fn ended(&self) -> Result<(Vec<EndedSession>, u64), IndexError> {
         self.flush_index()?;
-        let (ended, mut total) = self.query(index::ended)?;
-        let max_age_ms = u64::try_from(options.max_age.as_millis()).unwrap_or(u64::MAX);
-        let mut removed = Vec::new();
-        for session in ended {
-            let old = now_ms.saturating_sub(session.ended_at_ms) > max_age_ms;
-            let Ok(id) = SessionId::parse(session.id) else { continue };
-            if !old && total <= options.max_total_bytes {
-                continue;
-            }
-            match self.remove(&id) {
-                Ok(()) => {
-                    total = total.saturating_sub(session.kept_bytes);
-                    removed.push(id);
-                }
-                Err(RemoveError::InUse(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(removed)
+        self.query(index::ended)
     }
 
-    /// Removes a session with all that is known of it; one that is not there is no error.
-    pub fn remove(&self, id: &SessionId) -> Result<(), RemoveError> {
+    /// The sessions that have a directory, whether or not their journal can be read.
+    pub fn directories(&self) -> io::Result<BTreeSet<SessionId>> {
+        let names = fs::read_dir(&self.inner.sessions_dir)?;
+        let ids = names
+            .filter_map(|name| SessionId::parse(name.ok()?.file_name().into_string().ok()?).ok());
+        Ok(ids.collect())
+    }
+
+    /// Whether a session has a directory. What cannot be looked at is taken to be there.
+    pub fn has_directory(&self, id: &SessionId) -> bool {
+        !matches!(self.session_dir(id).try_exists(), Ok(false))
+    }
+
+    /// Removes a session with all that is known of it, and says how many bytes the disk got back. One
+    /// that is not there is no error.
+    pub fn remove(&self, id: &SessionId) -> Result<u64, RemoveError> {
         let _changing = lock(&self.inner.changing);
         {
             let mut registry = lock(&self.inner.registry);
@@ -368,14 +359,17 @@ impl Journal {
             registry.remove(id);
         }
         let (dir, gone) = (self.session_dir(id), self.aside(GONE_PREFIX, id.as_str()));
+        let mut freed = 0;
         match fs::rename(&dir, &gone) {
             Ok(()) => {
+                freed = disk_bytes(&gone);
                 fs::remove_dir_all(&gone).map_err(|cause| RemoveError::Io { path: gone, cause })?;
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             Err(cause) => return Err(RemoveError::Io { path: dir, cause }),
         }
-        Ok(self.inner.indexer.forget(id.clone())?)
+        self.inner.indexer.forget(id.clone())?;
+        Ok(freed)
     }
 
     fn register(
@@ -422,6 +416,14 @@ impl Journal {
         let number = self.inner.next_name.fetch_add(1, Ordering::Relaxed);
         self.inner.sessions_dir.join(format!("{prefix}{name}.{number}"))
     }
+}
+
+/// What a session's directory takes on the disk, with the files in it.
+fn disk_bytes(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let bytes = |path: &Path| fs::symlink_metadata(path).map_or(0, |meta| meta.blocks() * 512);
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    files.map(|file| bytes(&file.path())).sum::<u64>() + bytes(dir)
 }
 
 /// Makes a loaded session's files fit to be written again.

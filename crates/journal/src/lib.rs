@@ -25,6 +25,7 @@ mod log;
 mod quota;
 mod reader;
 mod record;
+mod retention;
 mod search;
 mod segment;
 mod shared;
@@ -35,7 +36,6 @@ pub use facts::{DISPLAYS_MAX, Facts, NewSession, OpenTurn, TurnRecord};
 pub use index::IndexError;
 pub use journal::{
     CreateError, Journal, JournalOptions, OpenError, OpenSessionError, Recovered, RemoveError,
-    RetentionOptions,
 };
 pub use load::LoadError;
 pub use log::{AppendError, Appended, NewEvent, SessionLog};
@@ -44,6 +44,8 @@ pub use reader::{
     OUTPUT_SLICE_BYTES_MAX, OutputRange, OutputSlice, ReadError, SessionReader, Whose,
 };
 pub use record::EVENT_BYTES_MAX;
+pub use retention::{EndedSession, RetentionOptions, due};
 pub use search::{Found, LINE_BYTES_MAX, Match, NEEDLE_BYTES_MAX};
 pub use segment::FORMAT;
 pub use spare::Spare;
+pub use startup::IndexHome;

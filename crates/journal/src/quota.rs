@@ -13,7 +13,7 @@ pub const QUOTA_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
 pub const QUOTA_BYTES_MIN: u64 = 4 * SEGMENT_BYTES_MIN;
 
 const SEGMENT_BYTES_MIN: u64 = 64 * 1024;
-const SEGMENT_BYTES_MAX: u64 = 4 * 1024 * 1024;
+const SEGMENT_BYTES_MAX: u64 = 1024 * 1024;
 
 /// How long a segment grows before the next one is started.
 pub(crate) fn segment_bytes(quota_bytes: u64) -> u64 {

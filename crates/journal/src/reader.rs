@@ -124,6 +124,12 @@ impl SessionReader {
 
     /// The output in a range, at most [`OUTPUT_SLICE_BYTES_MAX`] of it.
     pub fn output(&self, range: OutputRange) -> Result<OutputSlice, ReadError> {
+        self.head(OUTPUT_SLICE_BYTES_MAX, range)
+    }
+
+    /// Reads the start of a range: at most its first `count` bytes, up to the first gap.
+    pub fn head(&self, count: usize, range: OutputRange) -> Result<OutputSlice, ReadError> {
+        let count = count.clamp(1, OUTPUT_SLICE_BYTES_MAX);
         let range = OutputRange { to: range.to.min(self.shared.output_end()), ..range };
         let mut pieces = Pieces::new(&self.shared, range);
         let mut slice = OutputSlice { from: range.from, next: range.from, ..Default::default() };
@@ -138,7 +144,7 @@ impl SessionReader {
             if bytes.is_empty() {
                 slice.from = piece.offset;
             }
-            let room = OUTPUT_SLICE_BYTES_MAX - bytes.len();
+            let room = count - bytes.len();
             let part = match piece.shown {
                 true => piece.bytes.slice(..piece.bytes.len().min(room)),
                 false => Bytes::new(),
@@ -149,7 +155,7 @@ impl SessionReader {
                 false => piece.offset + part.len() as u64,
             };
             bytes.extend_from_slice(&part);
-            if bytes.len() == OUTPUT_SLICE_BYTES_MAX {
+            if bytes.len() == count {
                 slice.bytes = bytes.freeze();
                 return Ok(slice);
             }

@@ -29,12 +29,27 @@ pub(crate) fn sweep(sessions_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The index, ready for use.
+#[derive(Debug)]
+pub(crate) struct OpenIndex {
+    pub(crate) writer: Connection,
+    /// For lookups.
+    pub(crate) reader: Connection,
+    pub(crate) home: IndexHome,
+}
+
+/// Where the index is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexHome {
+    File,
+    /// The disk was full or could not be written when the node started. The next start writes the file.
+    Memory,
+}
+
 /// Opens the index for the writer and for lookups, with everything in it that the segments hold.
-/// An index that is damaged or of another schema is made anew.
-pub(crate) fn open_index(
-    path: &Path,
-    sessions_dir: &Path,
-) -> Result<(Connection, Connection), IndexError> {
+/// An index that is damaged or of another schema is made anew; one that the disk has no room for is
+/// held in memory.
+pub(crate) fn open_index(path: &Path, sessions_dir: &Path) -> Result<OpenIndex, IndexError> {
     let failed = |cause| IndexError::Sqlite { path: path.to_owned(), cause };
     if rebuild_marker(path).exists() {
         delete_index(path)?;
@@ -47,13 +62,32 @@ pub(crate) fn open_index(
         }
         opened => opened,
     };
-    opened.map_err(failed)
+    match opened {
+        Err(cause) if index::is_no_room(&cause) => {
+            tracing::warn!(path = %path.display(), %cause,
+                "the index cannot be written; it is in memory until the next start");
+            in_memory(path, sessions_dir).map_err(failed)
+        }
+        opened => opened.map_err(failed),
+    }
 }
 
-fn try_open(path: &Path, sessions_dir: &Path) -> rusqlite::Result<(Connection, Connection)> {
+fn try_open(path: &Path, sessions_dir: &Path) -> rusqlite::Result<OpenIndex> {
     let mut writer = index::connect(path)?;
-    index::prepare(&writer)?;
-    let known = index::known(&writer)?;
+    fill(&mut writer, sessions_dir)?;
+    Ok(OpenIndex { writer, reader: index::connect(path)?, home: IndexHome::File })
+}
+
+fn in_memory(path: &Path, sessions_dir: &Path) -> rusqlite::Result<OpenIndex> {
+    let (mut writer, reader) = index::in_memory(path)?;
+    fill(&mut writer, sessions_dir)?;
+    Ok(OpenIndex { writer, reader, home: IndexHome::Memory })
+}
+
+/// Takes everything into the index that the segments hold.
+fn fill(writer: &mut Connection, sessions_dir: &Path) -> rusqlite::Result<()> {
+    index::prepare(writer)?;
+    let known = index::known(writer)?;
     let mut known: HashMap<String, Known> =
         known.into_iter().map(|known| (known.id.clone(), known)).collect();
     let tx = writer.transaction()?;
@@ -67,8 +101,7 @@ fn try_open(path: &Path, sessions_dir: &Path) -> rusqlite::Result<(Connection, C
     for gone in known.keys() {
         index::delete_session(&tx, gone)?;
     }
-    tx.commit()?;
-    Ok((writer, index::connect(path)?))
+    tx.commit()
 }
 
 fn session_dirs(sessions_dir: &Path) -> Vec<SessionId> {
@@ -119,7 +152,13 @@ fn delete_index(path: &Path) -> Result<(), IndexError> {
     Ok(())
 }
 
-/// Counts the epoch up, on the disk before it is used: two nodes never have the same.
+/// The bytes of an epoch in its file: as many digits for each number, so that its file never changes in
+/// size, and an end of line.
+const EPOCH_BYTES: u64 = 21;
+
+/// Counts the epoch up: two nodes never have the same. The number is written over the old one, in one write
+/// within one block. The disk need not have it before it is used: what ends the machine ends its keepers too,
+/// and only to them the number matters.
 pub(crate) fn next_epoch(state_dir: &Path) -> io::Result<Epoch> {
     let path = state_dir.join("epoch");
     let last = match fs::read_to_string(&path) {
@@ -131,11 +170,55 @@ pub(crate) fn next_epoch(state_dir: &Path) -> io::Result<Epoch> {
         Err(cause) => return Err(cause),
     };
     let next = Epoch(last).next();
-    let fresh = state_dir.join("epoch.new");
-    let mut file = File::create(&fresh)?;
-    writeln!(file, "{next}")?;
-    file.sync_all()?;
-    fs::rename(&fresh, &path)?;
-    File::open(state_dir)?.sync_all()?;
+    let line = format!("{:020}\n", next.0);
+    match fs::metadata(&path).map(|file| file.len()) {
+        Ok(EPOCH_BYTES) => overwrite(&path, &line)?,
+        // The first node here, or the first of a release that writes all digits.
+        _ => match replace(state_dir, &path, &line) {
+            // A full disk has no room for a second file, but the first has its room already.
+            Err(cause) if cause.kind() == io::ErrorKind::StorageFull => overwrite(&path, &line)?,
+            replaced => replaced?,
+        },
+    }
     Ok(next)
+}
+
+fn overwrite(path: &Path, line: &str) -> io::Result<()> {
+    fs::OpenOptions::new().write(true).open(path)?.write_all(line.as_bytes())
+}
+
+/// Puts a new file in the place of the old one, on the disk when this returns.
+fn replace(state_dir: &Path, path: &Path, line: &str) -> io::Result<()> {
+    let fresh = state_dir.join("epoch.new");
+    let written = File::create(&fresh).and_then(|mut file| {
+        file.write_all(line.as_bytes())?;
+        file.sync_all()
+    });
+    if let Err(cause) = written {
+        let _ = fs::remove_file(&fresh);
+        return Err(cause);
+    }
+    fs::rename(&fresh, path)?;
+    File::open(state_dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_start_takes_the_next_epoch_whoever_wrote_the_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("epoch");
+        assert_eq!(next_epoch(dir.path()).unwrap(), Epoch(1));
+        assert_eq!(next_epoch(dir.path()).unwrap(), Epoch(2));
+        // As earlier releases wrote it.
+        fs::write(&file, "9\n").unwrap();
+        assert_eq!(next_epoch(dir.path()).unwrap(), Epoch(10));
+        assert_eq!(next_epoch(dir.path()).unwrap(), Epoch(11));
+        assert_eq!(fs::metadata(&file).unwrap().len(), EPOCH_BYTES);
+        fs::write(&file, "").unwrap();
+        let refused = next_epoch(dir.path()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+    }
 }

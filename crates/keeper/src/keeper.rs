@@ -1,6 +1,7 @@
 //! The poll loop and the life of the worker process: starting, ending, starting afresh, and the
 //! keeper's own end. What the node says is handled in `node_side`, what the worker says in `turn`.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use windlass_protocol::worker::ToWorker;
 use windlass_protocol::{Epoch, Stream, TurnNo};
 use windlass_sandbox::{Held, memory, reap_all};
 
+use crate::complaint::complain;
 use crate::connection::Connection;
 use crate::egress::Egress;
 use crate::family::Family;
@@ -68,6 +70,8 @@ pub(crate) struct Keeper {
     /// A process of this session that was killed, where no signal tells of its end.
     pub(crate) waited: Option<OwnedFd>,
     pub(crate) last_turn: TurnNo,
+    /// Turns whose failure a node without room for its journal has told to clients.
+    pub(crate) failed: VecDeque<TurnNo>,
     pub(crate) restarts: u32,
     pub(crate) scratch: Vec<u8>,
     /// When what can wait is done, after a worker has come up or was made to wait.
@@ -133,6 +137,7 @@ impl Keeper {
             family: Family::default(),
             waited: None,
             last_turn: TurnNo(0),
+            failed: VecDeque::new(),
             restarts: 0,
             scratch: vec![0; SCRATCH_BYTES],
             settle: None,
@@ -148,7 +153,7 @@ impl Keeper {
             if let Some(node) = &mut self.node
                 && node.flush(&self.link).is_err()
             {
-                self.lose_node();
+                self.hear_last_of_node();
             }
         }
         self.held.let_go();
@@ -232,7 +237,7 @@ impl Keeper {
         let message = bounded(why, REASON_BYTES_MAX);
         let told = self.link.push(None, EventKind::ProtocolBroken { message }, Bytes::new());
         if let Err(error) = told {
-            eprintln!("keeper: the end of the session cannot be told: {error}");
+            complain!("keeper: the end of the session cannot be told: {error}");
         }
         self.clear(Then::StayDown);
     }
@@ -270,7 +275,11 @@ impl Keeper {
                 let program = launch.argv.first().map_or("", String::as_str);
                 let cause = bounded(&format!("cannot start {program}: {error}"), REASON_BYTES_MAX);
                 self.stage = Stage::Down;
-                self.tell(None, EventKind::WorkerEnded { cause, limit: None }, Bytes::new());
+                self.tell(
+                    None,
+                    EventKind::WorkerEnded { cause, limit: None, replaced: false },
+                    Bytes::new(),
+                );
             }
         }
     }
@@ -370,14 +379,17 @@ impl Keeper {
         }
         self.drain_pipes();
         let limit = self.limit_of_end(&how);
-        let ended = EventKind::WorkerEnded { cause: how, limit };
+        let replaced = matches!(self.stage, Stage::Clearing { then: Then::StartAfresh, .. });
+        let ended = EventKind::WorkerEnded { cause: how, limit, replaced };
+        // The next node must know on which worker a turn ran, should the node before it die untold.
+        let turn = self.running.turn().filter(|_| replaced);
         let stage = std::mem::replace(&mut self.stage, Stage::Down);
         self.running.end();
         match stage {
             Stage::Clearing { then, .. } => {
                 self.stage = Stage::Clearing { worker: None, then };
                 if then != Then::Exit {
-                    self.tell(None, ended, Bytes::new());
+                    self.tell(turn, ended, Bytes::new());
                 }
             }
             Stage::Finishing { .. } => self.clear(Then::Exit),

@@ -11,7 +11,10 @@
 //! Where it can, the node has keepers forked by its `nursery` instead of starting a program for
 //! each: that takes less time, and they share most of their memory.
 
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod calls;
+mod complaint;
 mod connection;
 mod egress;
 mod family;
@@ -36,6 +39,7 @@ mod worker;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
+use complaint::complain;
 pub use nursery::run_nursery;
 use rustix::stdio;
 pub use server::run_server;
@@ -68,7 +72,7 @@ fn keep(wanted: Wanted) -> Kept {
     match start(wanted) {
         Ok(()) => Kept::ToItsEnd,
         Err(error) => {
-            eprintln!("keeper: {error}");
+            complain!("keeper: {error}");
             Kept::NotBegun
         }
     }

@@ -12,6 +12,7 @@ use windlass_protocol::link::{
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
 use crate::calls::Part;
+use crate::complaint::complain;
 use crate::connection::{Connection, Gone};
 use crate::input::Given;
 use crate::keeper::{Keeper, Then};
@@ -19,6 +20,12 @@ use crate::watch::Watch;
 
 /// Connections that may wait to say who they are; the oldest goes when one more comes.
 const CALLERS_MAX: usize = 4;
+
+/// Failed turns that are remembered for the next node: more than can wait in a session.
+const FAILED_MAX: usize = 128;
+
+/// Reads of what a node has sent that cannot be written to any more.
+const LAST_READS_MAX: u32 = 64;
 
 /// A caller that attaches.
 struct Claim {
@@ -78,15 +85,18 @@ impl Keeper {
             command: self.link.seen(),
             last_turn: self.last_turn,
             running: self.running.turn(),
+            running_ms: self.running.for_ms(),
             calls: self.running.open_calls(),
             restarts: self.restarts,
             hold: self.held.hold(),
             forks: true,
+            remembers_failed: true,
+            failed: self.failed.iter().copied().collect(),
             room: self.family.room.clone().or(first_room),
         }));
         if let Err(error) = caller.say(&attached) {
             // Cannot happen: the answer has a bounded number of call ids. The node asks again.
-            eprintln!("keeper: an attach cannot be answered: {error}");
+            complain!("keeper: an attach cannot be answered: {error}");
             return;
         }
         let zygote = caller.take_passed();
@@ -113,7 +123,7 @@ impl Keeper {
 
     fn refuse(&mut self, mut caller: Connection, reason: RefuseReason) {
         if let Err(error) = caller.say(&FromKeeper::Refused { epoch: self.link.epoch(), reason }) {
-            eprintln!("keeper: a refusal cannot be said: {error}");
+            complain!("keeper: a refusal cannot be said: {error}");
         }
         let nothing = windlass_lifecycle::link::KeeperHalf::default();
         let _ = caller.flush(&nothing);
@@ -124,7 +134,7 @@ impl Keeper {
     pub(crate) fn say(&mut self, message: &FromKeeper) {
         let Some(node) = &mut self.node else { return };
         if let Err(error) = node.say(message) {
-            eprintln!("keeper: the node cannot be told: {error}");
+            complain!("keeper: the node cannot be told: {error}");
             self.lose_node();
         }
     }
@@ -132,6 +142,18 @@ impl Keeper {
     pub(crate) fn lose_node(&mut self) {
         self.node = None;
         self.alone_since = Some(Instant::now());
+    }
+
+    /// The node cannot be written to: what it has said before it went counts all the same.
+    pub(crate) fn hear_last_of_node(&mut self) {
+        for _ in 0..LAST_READS_MAX {
+            let Some(node) = &mut self.node else { return };
+            match node.fill(&mut self.scratch) {
+                Ok(0) | Err(_) => break,
+                Ok(_) => self.take_commands(),
+            }
+        }
+        self.lose_node();
     }
 
     pub(crate) fn hear_node(&mut self) {
@@ -187,6 +209,7 @@ impl Keeper {
                 self.answer_call(turn, Part { call, ok, more, body });
             }
             Command::Fork(fork) => self.begin_fork(fork),
+            Command::TurnFailed { turn } => self.remember_failed(turn),
             Command::Restart => {
                 // Counted when told, not when done: a node that attaches meanwhile must not tell
                 // it again.
@@ -196,6 +219,13 @@ impl Keeper {
             }
             Command::Shutdown { grace_ms } => self.finish(Duration::from_millis(grace_ms)),
         }
+    }
+
+    fn remember_failed(&mut self, turn: TurnNo) {
+        if self.failed.len() >= FAILED_MAX {
+            self.failed.pop_front();
+        }
+        self.failed.push_back(turn);
     }
 
     fn give_input(&mut self, turn: TurnNo, bytes: Bytes, eof: bool) {

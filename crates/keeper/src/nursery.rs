@@ -23,6 +23,7 @@ use windlass_sandbox::nursery::{Forked, fork_child, keep_rights_over_exec, own_u
 use windlass_sandbox::{Wanted, reap_all};
 
 use self::mail::{Mail, Received};
+use crate::complaint::complain;
 use crate::signals::Signals;
 use crate::{Kept, keep};
 
@@ -48,7 +49,7 @@ pub fn run_nursery() -> ExitCode {
     match Nursery::new().and_then(Nursery::serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nursery: {error}");
+            complain!("nursery: {error}");
             ExitCode::FAILURE
         }
     }
@@ -193,10 +194,10 @@ fn become_zygote(command: &mut Command, parent: Pid, rights: Rights) -> i32 {
     if rights == Rights::OfOwnNamespace
         && let Err(error) = keep_rights_over_exec()
     {
-        eprintln!("zygote: it may not enter keepers' namespaces: {error}");
+        complain!("zygote: it may not enter keepers' namespaces: {error}");
     }
     let error = command.exec();
-    eprintln!("zygote: cannot run {}: {error}", command.get_program().display());
+    complain!("zygote: cannot run {}: {error}", command.get_program().display());
     NO_PROGRAM
 }
 

@@ -17,6 +17,7 @@ use windlass_sandbox::{
     Command, Ends, Job, Plan, Shape, SpawnError, Started, Waiting, from_zygote, spawn,
 };
 
+use crate::complaint::complain;
 use crate::connection::Connection;
 use crate::keeper::{Keeper, SETTLE_AFTER, Then};
 use crate::usage::Meter;
@@ -179,7 +180,7 @@ pub(crate) fn start(
                 let rest = Plan { controls: Vec::new(), ..plan.clone() };
                 return Ok(Fresh::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
             }
-            Err(error) => eprintln!("keeper: a worker is started without its zygote: {error}"),
+            Err(error) => complain!("keeper: a worker is started without its zygote: {error}"),
         }
     }
     run(launch, &plan)
@@ -271,7 +272,7 @@ impl Keeper {
                 self.say_prepared();
             }
             Err(error) => {
-                eprintln!("keeper: no worker can wait: {error}");
+                complain!("keeper: no worker can wait: {error}");
                 self.clear(Then::Exit);
             }
         }
@@ -290,7 +291,7 @@ impl Keeper {
             }
         }
         if broken {
-            eprintln!("keeper: a waiting worker ended");
+            complain!("keeper: a waiting worker ended");
             self.clear(Then::Exit);
         } else if !ended.is_empty() {
             self.say_prepared();

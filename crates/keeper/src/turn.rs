@@ -17,6 +17,7 @@ use crate::input::{Given, HeldInput};
 use crate::keeper::{Keeper, Stage};
 use crate::usage::Mark;
 use crate::watch;
+use crate::worker::PIPE_BYTES;
 
 /// The turn in flight, if there is one, and what was dropped around it.
 #[derive(Debug, Default)]
@@ -56,6 +57,11 @@ const NUDGES_MAX: u32 = 1000;
 impl Running {
     pub fn turn(&self) -> Option<TurnNo> {
         self.turn.as_ref().map(|flight| flight.turn)
+    }
+
+    /// Milliseconds that the turn in flight has run.
+    pub fn for_ms(&self) -> Option<u64> {
+        self.turn.as_ref().map(|flight| flight.mark.age_ms())
     }
 
     pub fn end(&mut self) {
@@ -313,10 +319,15 @@ impl Keeper {
     /// A raw pipe woke the loop: it has bytes, or its last writer is gone.
     pub(crate) fn hear_pipes(&mut self) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            if self.drain_pipe(stream) == 0
-                && let Some(bytes) = self.worker().and_then(|worker| worker.read_pipe(stream, 1))
-            {
+            if self.drain_pipe(stream) > 0 {
+                continue;
+            }
+            // Either the pipe's last writer is gone, or a write has come just now: then all of it is taken,
+            // so that no byte of the other stream comes between its parts.
+            let read = self.worker().and_then(|worker| worker.read_pipe(stream, PIPE_BYTES));
+            if let Some(bytes) = read {
                 self.tell_raw(stream, bytes);
+                self.drain_pipe(stream);
             }
         }
     }

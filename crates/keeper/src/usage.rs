@@ -26,6 +26,13 @@ pub(crate) struct Mark {
     cpu: Duration,
 }
 
+impl Mark {
+    /// Milliseconds since the mark was made.
+    pub fn age_ms(&self) -> u64 {
+        u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 impl Meter {
     pub fn of(pid: u32) -> Self {
         let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).ok();

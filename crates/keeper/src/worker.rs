@@ -28,7 +28,7 @@ use crate::usage::Meter;
 const PIPE_READ_BYTES: usize = 128 * 1024;
 
 /// What a pipe holds at first.
-const PIPE_BYTES: usize = 64 * 1024;
+pub(crate) const PIPE_BYTES: usize = 64 * 1024;
 
 /// What a pipe is made to hold once the worker has filled it: a flood then wakes us less often.
 const FLOOD_PIPE_BYTES: usize = 1024 * 1024;

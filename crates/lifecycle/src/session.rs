@@ -4,8 +4,9 @@
 //! What the performer (the node) holds to:
 //! - it numbers turns in the order asked and drops doubled client ids before asking;
 //! - it journals a keeper's event first and then performs the effects in their order;
-//! - it hears exactly one [`Event::WorkerEnded`] for each worker that the keeper started, also for
-//!   one that [`Effect::RestartWorker`] ended, and that before the next worker's `WorkerReady`.
+//! - it hears exactly one [`Event::WorkerEnded`] for each worker that the keeper started, or one
+//!   [`Event::WorkerReplaced`] for one that [`Effect::RestartWorker`] ended, and that before the next
+//!   worker's `WorkerReady`.
 
 use std::collections::VecDeque;
 
@@ -116,10 +117,12 @@ impl Session {
             Event::InputTaken { turn } => self.input_taken(turn),
             Event::TurnDone { turn, outcome } => self.turn_done(turn, outcome, &mut todo),
             Event::WorkerEnded { limit } => self.worker_ended(limit, &mut todo),
+            Event::WorkerReplaced { running } => self.worker_replaced(running, &mut todo),
             Event::WallTimePassed => {
                 let code = ErrorCode::LimitWallTime;
                 self.give_up(EndReason::WallTime, code, (code, Loss::None), &mut todo);
             }
+            Event::IdlePassed => self.idle_passed(&mut todo),
             Event::ProtocolBroken => {
                 let code = ErrorCode::ProtocolError;
                 self.give_up(EndReason::ProtocolError, code, STATE_LOST, &mut todo);
@@ -254,6 +257,14 @@ impl Session {
         }
     }
 
+    /// A turn that runs, waits, or asks for input is in use. A worker that is on its way was asked for a
+    /// moment ago.
+    fn idle_passed(&mut self, todo: &mut Vec<Effect>) {
+        if let Phase::Idle(_) = self.phase {
+            todo.extend([Effect::StopKeeper, self.end(EndReason::Idle)]);
+        }
+    }
+
     fn interrupt(&mut self, turn: TurnNo, cause: StopCause, todo: &mut Vec<Effect>) {
         self.phase = Phase::Interrupting { turn, cause };
         todo.push(Effect::Interrupt { turn, cause });
@@ -374,6 +385,32 @@ impl Session {
         }
     }
 
+    /// Where nobody is known to have asked for it, a node before did, and was killed while its disk was too
+    /// full to record why.
+    fn worker_replaced(&mut self, running: Option<TurnNo>, todo: &mut Vec<Effect>) {
+        match self.phase {
+            Phase::Idle(_) => {}
+            Phase::Busy { turn } | Phase::AwaitingInput { turn } if running != Some(turn) => {
+                // It was accepted for the worker after this one.
+                self.waiting.push_front(turn);
+            }
+            Phase::Busy { turn } | Phase::AwaitingInput { turn } => {
+                todo.push(finish_stopped(turn, StopCause::Client, Loss::State));
+                self.fail_waiting(STATE_LOST, todo);
+            }
+            Phase::Interrupting { turn, cause } => {
+                let (outcome, code) = (stopped(cause), Some(ErrorCode::Unstoppable));
+                todo.push(Effect::Finish { turn, outcome, code, loss: Loss::State });
+                self.fail_waiting(STATE_LOST, todo);
+            }
+            Phase::Starting | Phase::Restarting { .. } | Phase::Ended { .. } => {
+                return self.worker_ended(None, todo);
+            }
+        }
+        self.restarts += 1;
+        self.phase = Phase::Restarting { old: OldWorker::Gone, fresh: FIRST_OF_ROW };
+    }
+
     fn worker_ended_in_turn(
         &mut self,
         turn: TurnNo,
@@ -419,7 +456,9 @@ impl Session {
     }
 
     fn start_failed(&mut self, todo: &mut Vec<Effect>) {
-        self.fail_waiting((ErrorCode::WorkerFailed, Loss::None), todo);
+        // Before the first worker was up there was nothing to lose.
+        let loss = if self.phase == Phase::Starting { Loss::None } else { Loss::State };
+        self.fail_waiting((ErrorCode::WorkerFailed, loss), todo);
         todo.extend([Effect::StopKeeper, self.end(EndReason::StartFailed)]);
     }
 

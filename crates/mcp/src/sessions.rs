@@ -16,6 +16,10 @@ use crate::reply::Fault;
 /// Names whose session is remembered. More are looked up again.
 const KNOWN_MAX: usize = 1024;
 
+/// How long a client's session stays without it and without a turn: until it comes back the next day. The
+/// next call after that gets a new session, and is told so.
+const IDLE_S: u64 = 24 * 3600;
+
 /// How often a session is made while others make and end it at the same time.
 const TRIES_MAX: usize = 8;
 
@@ -167,6 +171,7 @@ async fn make(
             workspace: call.workspace.as_ref().map(|path| path.to_string_lossy().into_owned()),
             interpreter: door.shared.interpreter.clone(),
             policy: call.policy.clone(),
+            idle_s: Some(IDLE_S),
             ..CreateSession::default()
         };
         match client.create_session(&create).await {

@@ -8,6 +8,9 @@ use windlass_protocol::SessionId;
 use windlass_protocol::environments::{EnvironmentEntry, EnvironmentsFile};
 use windlass_sandbox::Wanted;
 
+/// Long enough for whoever comes back the next morning, short enough that what was forgotten goes.
+const A_DAY: Duration = Duration::from_secs(24 * 3600);
+
 /// A node's settings; `Config::new` has the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -30,11 +33,16 @@ pub struct Config {
     pub keeper_patience: Duration,
     /// How long an interrupted turn may take to stop, where its session does not say.
     pub interrupt_grace: Duration,
+    /// How long a session that does not say stays without a client and a turn; for ever when absent.
+    pub session_idle: Option<Duration>,
+    /// How long a turn may run where neither it nor its session says; for ever when absent.
+    pub deadline: Option<Duration>,
     /// Output bytes the journal keeps for a session that does not say.
     pub output_quota_bytes: u64,
-    /// How long the journal of an ended session is kept.
+    /// How long an ended session is kept: its journal, and its workspace if the node made it.
     pub keep_ended: Duration,
-    /// What all sessions' journals may take together; the oldest ended ones go first.
+    /// What all journals and the workspaces of ended sessions may take together; sessions that ended
+    /// first go first.
     pub keep_bytes: u64,
     /// The quickest way by which workers are started.
     pub start: StartBy,
@@ -108,6 +116,8 @@ impl Config {
             start_timeout: Duration::from_secs(30),
             keeper_patience: Duration::from_secs(40),
             interrupt_grace: Duration::from_secs(5),
+            session_idle: Some(A_DAY),
+            deadline: Some(A_DAY),
             output_quota_bytes: 256 * 1024 * 1024,
             keep_ended: Duration::from_secs(7 * 24 * 3600),
             keep_bytes: 10 * 1024 * 1024 * 1024,
@@ -127,6 +137,20 @@ impl Config {
 
     pub(crate) fn workspaces_dir(&self) -> PathBuf {
         self.state_dir.join("workspaces")
+    }
+
+    /// Where the journal of a session is.
+    pub(crate) fn journal_of(&self, session: &SessionId) -> PathBuf {
+        self.journals_dir().join(session.as_str())
+    }
+
+    pub(crate) fn journals_dir(&self) -> PathBuf {
+        self.state_dir.join("sessions")
+    }
+
+    /// Where worker programs are laid out, those of other releases included.
+    pub(crate) fn programs_dir(&self) -> PathBuf {
+        self.state_dir.join("workers")
     }
 
     /// Where places are that were made before there was a session for them.
@@ -186,7 +210,7 @@ impl Config {
         self.tmp_dir().join(session.as_str())
     }
 
-    fn tmp_dir(&self) -> PathBuf {
+    pub(crate) fn tmp_dir(&self) -> PathBuf {
         self.state_dir.join("tmp")
     }
 

@@ -4,25 +4,30 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
 use windlass_client::patience::Patience;
-use windlass_journal::Journal;
+use windlass_journal::{IndexHome, Journal};
 use windlass_protocol::api::{NodeStatus, StopSessions};
+use windlass_protocol::storage::{IndexStorage, StateStorage};
 use windlass_protocol::{Epoch, SessionId};
 use windlass_sandbox::cgroup::CgroupSupport;
 use windlass_sandbox::survey::homes;
 use windlass_sandbox::{Kept, Machine};
 
+use crate::bounds::Bounds;
 use crate::config::Config;
+use crate::disk::{DiskState, SessionClaims};
 use crate::environments::Environments;
 use crate::files::Files;
 use crate::keepers::{self, Starting};
+use crate::log;
 use crate::metrics::Metrics;
 use crate::nursery::Nursery;
+use crate::pieces::RecentPieces;
 use crate::session::Handle;
 use crate::session::cgroups::SessionCgroups;
 use crate::session::placeholders::Placeholders;
@@ -40,6 +45,10 @@ pub(crate) struct Context {
     /// Where the TCP door really is.
     pub tcp: Option<SocketAddr>,
     pub metrics: Metrics,
+    /// What all sessions and clients together may hold.
+    pub bounds: Bounds,
+    /// What followers of sessions were sent last.
+    pub pieces: RecentPieces,
     pub workers: Workers,
     /// What the node may run itself.
     pub trust: Arc<Trust>,
@@ -56,6 +65,8 @@ pub(crate) struct Context {
     pub within: OpenWithin,
     /// Who reads, writes and watches files.
     pub files: Files,
+    /// What is known of the disk between looks at it.
+    pub disk: DiskState,
     /// What stands at protected names that are missing.
     pub placeholders: Placeholders,
     /// Homes of the machine's users, and directories of programs on PATH.
@@ -72,6 +83,8 @@ pub(crate) struct Context {
     /// Told when the last session goes, or anything is asked.
     pub idle: Notify,
     last_use_ms: AtomicU64,
+    /// A session was left to its keeper, for another node.
+    released: AtomicBool,
     born: Instant,
     /// Set once, when the node is to stop.
     pub stop: watch::Sender<Option<StopSessions>>,
@@ -82,6 +95,8 @@ enum Slot {
     /// Being made: the id is taken and nobody else learns it yet.
     Reserved,
     Live(Handle),
+    /// Over, and what it left on the disk is being removed: nobody makes one of that id meanwhile.
+    Clearing,
 }
 
 impl Context {
@@ -107,6 +122,8 @@ impl Context {
             started_at_ms: crate::clock::now_ms(),
             tcp,
             metrics: Metrics::new(),
+            bounds: Bounds::default(),
+            pieces: RecentPieces::default(),
             workers,
             trust,
             cgroups,
@@ -114,6 +131,7 @@ impl Context {
             tools: Hub::default(),
             within: OpenWithin::default(),
             files: Files::default(),
+            disk: DiskState::default(),
             placeholders,
             homes: homes::homes(),
             programs: homes::programs(),
@@ -126,6 +144,7 @@ impl Context {
             made: Notify::new(),
             idle: Notify::new(),
             last_use_ms: AtomicU64::new(0),
+            released: AtomicBool::new(false),
             born: Instant::now(),
             stop: watch::Sender::new(None),
         }
@@ -168,17 +187,34 @@ impl Context {
         }
     }
 
+    /// A session that lives on without this node is forgotten.
+    pub fn leave(&self, id: &SessionId) {
+        self.released.store(true, Ordering::Relaxed);
+        self.forget(id);
+    }
+
+    /// Takes an id that nobody has; whoever asks for it waits. See [`SessionClaims::claim`].
+    fn claim_id(&self, id: &SessionId) -> bool {
+        match self.lock().entry(id.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(Slot::Clearing);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
     pub fn find(&self, id: &SessionId) -> Option<Handle> {
         match self.lock().get(id) {
             Some(Slot::Live(handle)) => Some(handle.clone()),
-            Some(Slot::Reserved) | None => None,
+            Some(Slot::Reserved | Slot::Clearing) | None => None,
         }
     }
 
     /// Whether the session lives or is being made. The journal knows it before it lives: what is
     /// there and not known here has ended.
     pub fn knows(&self, id: &SessionId) -> bool {
-        self.lock().contains_key(id)
+        matches!(self.lock().get(id), Some(Slot::Reserved | Slot::Live(_)))
     }
 
     pub fn handles(&self) -> Vec<Handle> {
@@ -186,13 +222,13 @@ impl Context {
             .values()
             .filter_map(|slot| match slot {
                 Slot::Live(handle) => Some(handle.clone()),
-                Slot::Reserved => None,
+                Slot::Reserved | Slot::Clearing => None,
             })
             .collect()
     }
 
     pub fn session_count(&self) -> usize {
-        self.lock().len()
+        self.lock().values().filter(|slot| !matches!(slot, Slot::Clearing)).count()
     }
 
     /// What this machine can enforce: found out when it is first asked for, by trying.
@@ -229,10 +265,56 @@ impl Context {
             runtime_dir: self.config.runtime_dir.display().to_string(),
             state_dir: self.config.state_dir.display().to_string(),
             listen: self.tcp.map(|address| address.to_string()),
+            storage: Some(self.storage()),
+        }
+    }
+
+    fn storage(&self) -> StateStorage {
+        let space = rustix::fs::statvfs(&self.config.state_dir).ok();
+        StateStorage {
+            free_bytes: space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)),
+            index: match self.journal.index_home() {
+                IndexHome::File => IndexStorage::File,
+                IndexHome::Memory => IndexStorage::Memory,
+            },
+            log_lines_dropped: log::dropped_lines(),
         }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Slot>> {
         self.sessions.lock().expect("no holder of this lock can panic")
+    }
+}
+
+impl SessionClaims for Context {
+    fn has_all(&self) -> bool {
+        !self.let_go() && !self.released.load(Ordering::Relaxed)
+    }
+
+    fn rooms(&self) -> Vec<PathBuf> {
+        self.handles().into_iter().filter_map(|handle| handle.room).collect()
+    }
+
+    fn has_family(&self, first: &SessionId) -> bool {
+        self.handles().iter().any(|handle| handle.family == *first)
+    }
+
+    fn knows(&self, id: &SessionId) -> bool {
+        Context::knows(self, id)
+    }
+
+    fn claim(&self, id: &SessionId) -> bool {
+        self.claim_id(id)
+    }
+
+    fn release(&self, id: &SessionId) {
+        self.lock().remove(id);
+        self.made.notify_waiters();
+        self.idle.notify_one();
+    }
+
+    fn are_all_new(&self) -> bool {
+        let is_new = |handle: &Handle| handle.info().created_at_ms >= self.started_at_ms;
+        self.handles().iter().all(is_new)
     }
 }

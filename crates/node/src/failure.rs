@@ -1,6 +1,11 @@
 //! What a client is told when something fails: a stable code, a message, a remedy. What only an
 //! operator needs goes to the log where the failure is made.
 
+use std::error::Error;
+use std::fmt::Display;
+use std::io;
+
+use rustix::io::Errno;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::ApiError;
 
@@ -14,6 +19,30 @@ pub struct Failure {
 impl Failure {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
+    }
+
+    /// `what` failed, for a reason that a client can wait out or a user can mend, if `error` is such a
+    /// one: the machine has no descriptors, processes, memory or room on a disk left.
+    pub fn of_machine(what: impl Display, error: &(dyn Error + 'static)) -> Option<Self> {
+        let (code, why) = match errno_of(error)? {
+            Errno::MFILE => (ErrorCode::Overloaded, NO_DESCRIPTORS),
+            Errno::NFILE => (ErrorCode::Overloaded, NO_FILES),
+            Errno::AGAIN => (ErrorCode::Overloaded, NO_PROCESSES),
+            Errno::NOMEM => (ErrorCode::Overloaded, "the machine has no memory left"),
+            Errno::NOSPC => (ErrorCode::DiskFull, "the disk is full"),
+            Errno::DQUOT => (ErrorCode::DiskFull, "the user's disk quota is used up"),
+            _ => return None,
+        };
+        tracing::warn!(%what, %error, "the machine cannot");
+        Some(Self::new(code, format!("{what}: {why}")))
+    }
+
+    /// `what` failed: because of the machine, or in a way that nobody expects.
+    pub fn while_making(what: impl Display, error: &(dyn Error + 'static)) -> Self {
+        Self::of_machine(&what, error).unwrap_or_else(|| {
+            tracing::error!(%what, %error, "a request failed");
+            Self::new(ErrorCode::Internal, format!("{what}: {error}"))
+        })
     }
 
     pub fn to_api(&self) -> ApiError {
@@ -69,6 +98,25 @@ impl Failure {
     }
 }
 
+const NO_DESCRIPTORS: &str = "the node has no file descriptors left; close sessions or connections, or \
+    raise the hard limit (`ulimit -Hn`) and restart the node";
+const NO_FILES: &str = "the machine has no open files left; raise the sysctl fs.file-max";
+const NO_PROCESSES: &str = "the machine starts no more processes for this user; end some, or raise \
+    `ulimit -u`, TasksMax or kernel.pid_max";
+
+/// The kernel's reason, wherever it is in the chain of causes.
+fn errno_of(error: &(dyn Error + 'static)) -> Option<Errno> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let io = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
+        if let Some(errno) = io.or_else(|| error.downcast_ref::<Errno>().copied()) {
+            return Some(errno);
+        }
+        next = error.source();
+    }
+    None
+}
+
 const DISK_FULL: &str = "make room on the disk of the state directory, or of the workspace for a \
     file, then send it again";
 const FILE_CONFLICT: &str = "get the file again, put the change on top of what it is now, then send \
@@ -83,7 +131,7 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::MessageTooLarge => {
             "send less at once, or put the data into the workspace as a file"
         }
-        ErrorCode::Overloaded => "wait for earlier turns to end, then send it again",
+        ErrorCode::Overloaded => "wait until there is less to do, then send it again",
         ErrorCode::SessionNotFound => "list the sessions with `windlass ps --all`, or create one",
         ErrorCode::SessionExists => "choose another id, or use the session that has it",
         ErrorCode::SessionEnded => "create a new session; its output can still be read",
@@ -157,3 +205,39 @@ const TOOL_HOST_GONE: &str =
 
 const WOULD_DEADLOCK: &str =
     "use another session: this one waits for the tool call that sent the turn";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot make a thing")]
+    struct Wrapped(#[source] io::Error);
+
+    #[test]
+    fn what_the_machine_lacks_is_named_however_deep_it_is_wrapped() {
+        for (errno, code) in [
+            (Errno::MFILE, Some(ErrorCode::Overloaded)),
+            (Errno::NFILE, Some(ErrorCode::Overloaded)),
+            (Errno::AGAIN, Some(ErrorCode::Overloaded)),
+            (Errno::NOMEM, Some(ErrorCode::Overloaded)),
+            (Errno::NOSPC, Some(ErrorCode::DiskFull)),
+            (Errno::DQUOT, Some(ErrorCode::DiskFull)),
+            (Errno::PERM, None),
+        ] {
+            let bare = io::Error::from(errno);
+            let wrapped = io::Error::other(Wrapped(io::Error::from(errno)));
+            for error in [bare, wrapped] {
+                let failure = Failure::of_machine("session s", &error);
+                assert_eq!(failure.as_ref().map(|failure| failure.code), code, "{errno:?}");
+                let retried = failure.is_none_or(|failure| failure.to_api().retryable);
+                assert!(retried || code == Some(ErrorCode::DiskFull), "{errno:?}");
+            }
+        }
+        let unknown = Failure::while_making("session s", &io::Error::other("no reason"));
+        assert_eq!(
+            (unknown.code, &*unknown.message),
+            (ErrorCode::Internal, "session s: no reason")
+        );
+    }
+}

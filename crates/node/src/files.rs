@@ -34,6 +34,7 @@ pub(crate) use list::list;
 pub(crate) use path::FilePath;
 pub(crate) use put::Put;
 pub(crate) use remove::remove;
+pub(crate) use staging::is_staged;
 pub(crate) use watch::{Heard, Watch};
 pub(crate) use workspace::{Identity, OpenFile, Workspace};
 pub(crate) use write_back::WriteBack;

@@ -5,6 +5,7 @@ mod body;
 mod egress;
 mod events;
 mod files;
+mod intake;
 mod node;
 pub mod openapi;
 mod output;
@@ -58,6 +59,8 @@ fn router(context: App) -> Router {
         .route("/v1/version", get(node::version))
         .route("/v1/metrics", get(node::metrics))
         .route("/v1/openapi.json", get(node::openapi))
+        .route("/v1/node/disk", get(node::disk))
+        .route("/v1/node/prune", post(node::prune))
         .route("/v1/node/stop", post(node::stop))
         .fallback(reply::no_page)
         .method_not_allowed_fallback(reply::no_page)

@@ -5,6 +5,7 @@
 
 mod starting;
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::signal::unix::{SignalKind, signal};
+use windlass_client::stream::LeanStream;
 use windlass_protocol::SessionId;
 
 use crate::config::Config;
@@ -31,10 +33,21 @@ pub(crate) enum StartError {
     #[error("the socket path {0} is longer than {SOCKET_PATH_MAX} bytes: use a shorter id")]
     PathTooLong(PathBuf),
     #[error("cannot listen at {path}: {cause}")]
-    Listen { path: PathBuf, cause: io::Error },
+    Listen {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
     #[error("cannot start {program} keeper: {cause}")]
-    Spawn { program: PathBuf, cause: io::Error },
+    Spawn {
+        program: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
 }
+
+/// What a session's keeper calls itself.
+const KEEPER_NAME: &str = "windlass-keeper";
 
 pub(crate) fn socket_path(config: &Config, session: &SessionId) -> PathBuf {
     config.keepers_dir().join(format!("{session}.sock"))
@@ -121,6 +134,39 @@ pub(crate) fn remove_socket(path: &Path) {
     {
         tracing::warn!(path = %path.display(), %error, "cannot remove a keeper's socket");
     }
+}
+
+/// Ends keepers of twins that no session in the journal has, and removes all sockets of no session: an earlier
+/// node died after a twin's keeper was there and before the twin was recorded, or while workers waited. Keepers
+/// of waiting workers end by themselves with their node.
+pub(crate) fn end_unknown(config: &Config, known: &[SessionId]) {
+    let Ok(sockets) = std::fs::read_dir(config.keepers_dir()) else { return };
+    let known: HashSet<PathBuf> = known.iter().map(|id| socket_path(config, id)).collect();
+    for path in sockets.filter_map(|entry| Some(entry.ok()?.path())) {
+        if !known.contains(&path) {
+            end_at(&path);
+        }
+    }
+}
+
+/// Ends the keeper of a twin that listens at a path, if one does, and removes its socket. The kernel names the
+/// process that made a socket: of a twin's, that is its keeper; of any other, a node, which is not ended.
+pub(crate) fn end_at(path: &Path) {
+    let maker = LeanStream::connect(path).ok().and_then(|line| line.peer_pid());
+    if let Some(maker) = maker
+        && let Some(handle) = Pid::from_raw(maker.cast_signed())
+            .and_then(|maker| pidfd_open(maker, PidfdFlags::empty()).ok())
+        && is_keeper(maker)
+    {
+        let _ = pidfd_send_signal(handle, Signal::KILL);
+    }
+    remove_socket(path);
+}
+
+/// Whether a process has the name that keepers of sessions give themselves.
+fn is_keeper(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm"))
+        .is_ok_and(|name| name.trim_end() == KEEPER_NAME)
 }
 
 /// SIGKILL to a keeper whose link is still open, so that its pid is surely its own.

@@ -4,9 +4,13 @@
 //! One thread serves everything. Each session has one owner task (`session::actor`), each
 //! connection one task (`http::server`); what touches the disk for long goes to other threads.
 
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
+mod bounds;
 mod clock;
 mod config;
 mod context;
+mod disk;
 mod egress;
 mod environments;
 pub mod failure;
@@ -14,9 +18,11 @@ mod files;
 pub mod http;
 mod instance;
 mod keepers;
+pub mod log;
 mod metrics;
 mod nursery;
 mod passing;
+mod pieces;
 mod run;
 mod session;
 mod tools;

@@ -11,22 +11,21 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use windlass_client::TokenError;
-use windlass_journal::{Journal, JournalOptions, OpenError, RetentionOptions};
+use windlass_journal::{Journal, JournalOptions, OpenError};
 use windlass_protocol::SessionId;
 use windlass_protocol::api::StopSessions;
 use windlass_sandbox::pace::{Pace, Whom, set_pace};
 
-use crate::clock::now_ms;
 use crate::config::{Config, Reach};
 use crate::context::Context;
 use crate::http::{self, Listener, TcpGate};
 use crate::instance::{Claim, ClaimError};
 use crate::session::Request;
 use crate::session::take_over::take_over;
-use crate::session::{fork::rooms, retention, roots};
+use crate::session::{fork::rooms, roots};
 use crate::trust::Trust;
 use crate::workers::Workers;
-use crate::{egress, environments, keepers};
+use crate::{disk, egress, environments, keepers};
 
 /// How long the cgroups of what has ended may take to be empty.
 const STOP_CGROUPS: Duration = Duration::from_secs(2);
@@ -60,6 +59,7 @@ pub enum RunError {
 /// Runs a node until it is told to stop. `doors` are served beside the node's own, and `ready` is
 /// called once clients can connect.
 pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Result<(), RunError> {
+    windlass_sandbox::memory::share_heaps();
     let failed = |act| move |cause| RunError::Io { act, cause };
     let (mut claim, listener) = Claim::take(&config)?;
     let passing = claim.listen(config.egress_socket())?;
@@ -83,6 +83,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     tokio::spawn(keepers::reap(context.clone(), retry_cgroups));
     take_over_all(&context).await;
     context.cgroups.sweep(|id| SessionId::parse(id).is_ok_and(|id| context.knows(&id)));
+    tokio::spawn(context.cgroups.clone().tend());
     context.placeholders.take_over(|id| context.knows(id));
     tokio::spawn(environments::tend(context.clone()));
     tokio::spawn(egress::serve(passing, descriptors, context.clone()));
@@ -132,6 +133,7 @@ async fn take_over_all(context: &Arc<Context>) {
         }
     });
     join_all(taken).await;
+    keepers::end_unknown(&context.config, &live);
 }
 
 /// Waits for the reason to stop, and says what becomes of the sessions.
@@ -176,17 +178,8 @@ fn keep_house(context: &Arc<Context>) {
     context.metrics.settle();
     retry_cgroups(context);
     let context = context.clone();
-    // Nobody waits for it: old journals go when they go.
-    drop(tokio::task::spawn_blocking(move || {
-        let retention = RetentionOptions {
-            max_age: context.config.keep_ended,
-            max_total_bytes: context.config.keep_bytes,
-        };
-        match context.journal.prune(retention, now_ms()) {
-            Ok(removed) => removed.iter().for_each(|id| retention::remove(&context, id)),
-            Err(error) => tracing::warn!(%error, "old journals cannot be removed"),
-        }
-    }));
+    // Nobody waits for it: old sessions go when they go.
+    tokio::spawn(async move { disk::keep_house(&context).await });
 }
 
 /// A process has ended, or a minute: cgroups that it was in may be empty now.

@@ -2,12 +2,15 @@
 //! of the node talks to it through a [`Handle`], whose requests are served in the order sent.
 
 pub(crate) mod actor;
+mod alarm;
 pub(crate) mod calls;
 pub(crate) mod cgroups;
 pub(crate) mod confine;
+mod deadlines;
 mod disk;
 mod effects;
 pub(crate) mod fork;
+pub(crate) mod idle;
 mod keeper_events;
 mod keeper_link;
 mod launch_size;
@@ -17,7 +20,6 @@ pub(crate) mod places;
 mod receipts;
 mod recovery;
 mod requests;
-pub(crate) mod retention;
 pub(crate) mod roots;
 mod siting;
 pub(crate) mod start;
@@ -57,6 +59,8 @@ pub(crate) struct Handle {
     pub family: SessionId,
     /// Its first room for twins.
     pub room: Option<std::path::PathBuf>,
+    /// Who is there beside those whose requests its owner serves.
+    pub clients: idle::ClientPresence,
 }
 
 /// What the node can ask of a live session.
@@ -116,6 +120,26 @@ pub(crate) enum Request {
     },
 }
 
+impl Request {
+    /// Whether a client asks. What the code's own connections and calls bring is no use of the session.
+    fn is_of_client(&self) -> bool {
+        match self {
+            Self::Submit(_)
+            | Self::Look { .. }
+            | Self::Interrupt { .. }
+            | Self::Input { .. }
+            | Self::Reset { .. }
+            | Self::Hold { .. }
+            | Self::Fork { .. }
+            | Self::Close { .. } => true,
+            Self::Egress { .. }
+            | Self::ToolResult(_)
+            | Self::ToolHostGone { .. }
+            | Self::Release { .. } => false,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Submit {
     pub id: Option<TurnId>,
@@ -162,7 +186,15 @@ impl Handle {
         self.inbox.send(request).await.map_err(|_| self.gone())
     }
 
+    /// Why its owner does not answer: the session has ended, or this node has let go of it, and the next node
+    /// has it.
     pub fn gone(&self) -> Failure {
-        Failure::new(ErrorCode::SessionEnded, format!("session {} has ended", self.id))
+        let state = self.info.lock().expect("no holder of this lock can panic").state;
+        match state {
+            api::SessionState::Ended => {
+                Failure::new(ErrorCode::SessionEnded, format!("session {} has ended", self.id))
+            }
+            _ => Failure::new(ErrorCode::ShuttingDown, "the node is about to stop"),
+        }
     }
 }

@@ -65,6 +65,11 @@ impl Workers {
         self.python.named(named)
     }
 
+    /// The directories of this release's worker programs.
+    pub fn programs(&self) -> Vec<PathBuf> {
+        vec![self.python.program().to_owned()]
+    }
+
     /// How to start a zygote of that interpreter; a failure says why the node does not run it.
     pub fn zygote(&self, interpreter: &Path, preload: &[String]) -> Result<ZygoteRecipe, Failure> {
         self.python.zygote(interpreter, preload)
@@ -89,8 +94,11 @@ impl Workers {
 fn real_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
     let refused =
         |why: String| Failure::new(ErrorCode::BadRequest, format!("the workspace {named:?} {why}"));
-    let way = way::resolve(Path::new(named))
-        .map_err(|error| refused(format!("is not a directory: {error}")))?;
+    let unusable = |error: &(dyn std::error::Error + 'static)| {
+        Failure::of_machine(format_args!("cannot open the workspace {named:?}"), error)
+            .unwrap_or_else(|| refused(format!("is not a directory: {error}")))
+    };
+    let way = way::resolve(Path::new(named)).map_err(|error| unusable(&error))?;
     let places = Places { directories: way.with_links, ..Places::default() };
     if let Err(why) = trust.check(&places) {
         let real = way.real.display();
@@ -98,8 +106,7 @@ fn real_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
             "leads through a link: {why}; name the directory itself, {real}"
         )));
     }
-    Directory::recorded(&way.real)
-        .map_err(|error| refused(format!("is not a directory: {error}")))?;
+    Directory::recorded(&way.real).map_err(|error| unusable(&error))?;
     if way.real.to_str().is_none() {
         return Err(refused(format!("is {}, whose path is not UTF-8", way.real.display())));
     }
@@ -118,9 +125,7 @@ pub(crate) fn workspace(
         let fresh = config.workspace_of(id);
         let made = rooms::state(config)
             .and_then(|state| state.make_directory(rooms::inside(config, &fresh)?, 0o755));
-        made.map_err(|error| {
-            Failure::new(ErrorCode::Internal, format!("cannot create a workspace: {error}"))
-        })?;
+        made.map_err(|error| Failure::while_making("cannot create a workspace", &error))?;
         return Ok(fresh);
     };
     if !Path::new(named).is_absolute() {

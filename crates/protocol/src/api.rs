@@ -15,7 +15,7 @@ pub use files::{
     CHANGES_MAX, ENTRIES_MAX, FILE_BYTES_MAX, FileChange, FileDeleted, FileEntry, FileEvent,
     FileEventKind, FileKind, FileList, FileWritten, FilesQuery, WatchQuery, WrittenBack,
 };
-pub use forks::{ForkSession, ForkedSession};
+pub use forks::{CopyScope, ForkSession, ForkedSession, LeftOutDirectory, LeftOutReason};
 pub use servers::{
     Server, ServerList, ServerSessions, ServerState, ServersQuery, SessionTool, SessionTools,
     SessionToolsQuery,
@@ -25,6 +25,7 @@ use crate::confinement::Confinement;
 use crate::event::{EndReason, Event, EventKind, Receipt, StartedBy, TurnError, Usage};
 use crate::link::Hold;
 use crate::policy::{Policy, PolicyRequest};
+use crate::storage::StateStorage;
 use crate::{ErrorCode, Outcome, Owner, Seq, SessionId, TurnId, TurnNo};
 
 /// The version of this API. Client and node work together when the first number is the same; a
@@ -101,6 +102,14 @@ pub struct CreateSession {
     /// Output bytes the journal keeps for the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_quota_bytes: Option<u64>,
+    /// Seconds without a client and without a turn after which the session ends; 0: never. Default: the
+    /// node's, a day unless it was started with another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_s: Option<u64>,
+    /// How long a turn may run that has no deadline of its own. Default: the node's, a day unless it
+    /// was started with another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
     /// The session's first turn: whoever learns the id queues behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<SubmitTurn>,
@@ -117,7 +126,7 @@ pub struct SubmitTurn {
     /// How long the reply may wait for the turn to end or ask for input. Default 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub wait_ms: u64,
-    /// How long the turn may run, from when the worker gets it. Default: no limit.
+    /// How long the turn may run, from when the worker gets it. Default: the session's, or the node's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
     /// The most output bytes in the reply.
@@ -183,6 +192,12 @@ pub struct Session {
     pub output_dropped_bytes: u64,
     /// Worker messages that were not understood or came for another turn.
     pub messages_dropped: u64,
+    /// Its idle timeout, where it was made with one; 0: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_s: Option<u64>,
+    /// The deadline of its turns that have none of their own, where it was made with one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
 }
@@ -191,6 +206,9 @@ pub struct Session {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
     pub reason: EndReason,
+    /// The figures of the reason, such as how long nobody used it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
 }
@@ -449,6 +467,9 @@ pub struct NodeStatus {
     /// Where its TCP door is, if it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
+    /// Absent where the node is of a release that does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<StateStorage>,
 }
 
 /// How the node is to stop.

@@ -119,6 +119,9 @@ pub enum EventKind {
         /// The limit that ended it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Limit>,
+        /// The node had it replaced. The turn that was running on it, if any, is the event's turn.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        replaced: bool,
     },
     /// The code reached for a host, or tried to. Said once per host, port and decision.
     Egress {
@@ -137,6 +140,9 @@ pub enum EventKind {
     /// The session is over. Nothing follows.
     SessionEnded {
         reason: EndReason,
+        /// The figures of the reason, such as how long nobody used it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         receipt: Option<Receipt>,
     },
@@ -224,6 +230,8 @@ pub enum EndReason {
     StartFailed,
     /// It lived as long as its policy allows.
     WallTime,
+    /// It had no client and no turn for as long as its idle timeout.
+    Idle,
     /// The worker broke the protocol.
     ProtocolError,
     /// The keeper died, and with it everything of the session.

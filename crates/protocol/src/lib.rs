@@ -12,6 +12,7 @@
 
 pub mod api;
 pub mod confinement;
+pub mod disk;
 pub mod environments;
 pub mod error;
 pub mod event;
@@ -25,6 +26,7 @@ pub mod link;
 pub mod nursery;
 pub mod parts;
 pub mod policy;
+pub mod storage;
 pub mod text;
 pub mod worker;
 

@@ -89,6 +89,9 @@ pub enum Command {
     },
     /// Have the idle worker fork a twin of itself, and start a keeper for it.
     Fork(Box<Fork>),
+    /// Remember that this turn has failed, because the node's disk is full: its end is told to clients and may
+    /// not be in the journal when the node dies. Only for a keeper that says [`Attached::remembers_failed`].
+    TurnFailed { turn: TurnNo },
     /// End the worker and everything below it, then start a fresh one. A connection to a zygote may
     /// come with it, as with a launch.
     Restart,
@@ -209,6 +212,10 @@ pub struct Attached {
     /// The turn in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<TurnNo>,
+    /// How long that turn has run, by a clock that nobody sets. Absent where the keeper is of a release
+    /// that does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running_ms: Option<u64>,
     /// Host tool calls of that turn that were not answered to their end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallNo>,
@@ -219,6 +226,12 @@ pub struct Attached {
     /// Whether it knows [`Command::Fork`].
     #[serde(default)]
     pub forks: bool,
+    /// Whether it knows [`Command::TurnFailed`].
+    #[serde(default)]
+    pub remembers_failed: bool,
+    /// The last turns that nodes told to have failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<TurnNo>,
     /// The room in which the next twin's place is to be made ([`crate::family`]). Absent where the
     /// keeper is of a release that does not say, or its session was started without a room.
     #[serde(default, skip_serializing_if = "Option::is_none")]

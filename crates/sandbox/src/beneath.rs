@@ -5,7 +5,7 @@
 //! write is resolved twice, and nothing that a session swaps meanwhile leads out of the directory.
 //!
 //! [`copy_tree`](Directory::copy_tree) copies a tree for a fork, [`remove_tree`](Directory::remove_tree)
-//! removes one.
+//! removes one, [`measure_tree`](Directory::measure_tree) says what one takes on the disk.
 //!
 //! Plain rustix and not cap-std: cap-std follows links that stay beneath its root and has no way to
 //! refuse all of them, it hides the flags (`O_NONBLOCK`, `RESOLVE_NO_XDEV`, `RENAME_NOREPLACE`) that
@@ -13,6 +13,8 @@
 //! `openat2` is an error.
 
 mod copy;
+mod ignorable;
+mod measure;
 mod remove;
 #[cfg(test)]
 mod tests;
@@ -31,7 +33,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-pub use copy::{CopyError, CopyLimits, LeftOut};
+pub use copy::{CopyError, CopyLimits, LeftOut, Skipped};
+pub use ignorable::{Ignorable, SkipRule};
+pub use measure::{LinkedFiles, TreeMeter, TreeSize, Whole};
+pub use remove::Freed;
 
 /// Times that a path is resolved again because something on it was renamed meanwhile.
 const RESOLVES_MAX: usize = 64;
@@ -250,12 +255,25 @@ impl Directory {
         Ok(self.at(path.as_ref(), |above, name| unlinkat(above, name, AtFlags::REMOVEDIR))?)
     }
 
-    /// Removes whatever is at a path, with everything beneath it. Nothing there is no error.
-    pub fn remove_tree(&self, path: impl AsRef<Path>) -> io::Result<()> {
+    /// Removes whatever is at a path, with everything beneath it, and says what the disk got back.
+    /// Nothing there is no error.
+    pub fn remove_tree(&self, path: impl AsRef<Path>) -> io::Result<Freed> {
         let removed = self.at(path.as_ref(), remove::tree);
         match removed {
-            Err(Errno::NOENT) => Ok(()),
+            Err(Errno::NOENT) => Ok(Freed::default()),
             removed => Ok(removed?),
+        }
+    }
+
+    /// What is at a path takes on the disk, with everything beneath it. Nothing there takes nothing.
+    pub fn measure_tree(
+        &self,
+        path: impl AsRef<Path>,
+        meter: &mut TreeMeter,
+    ) -> io::Result<TreeSize> {
+        match self.at(path.as_ref(), |above, name| measure::tree(above, name, meter)) {
+            Err(Errno::NOENT) => Ok(TreeSize::default()),
+            measured => Ok(measured?),
         }
     }
 

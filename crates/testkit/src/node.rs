@@ -159,6 +159,11 @@ impl TestNode {
         &self.program
     }
 
+    /// What the names of the node's cgroups begin with.
+    pub fn cgroup_prefix(&self) -> String {
+        cgroup::prefix_of(&self.dirs.runtime)
+    }
+
     /// The node's process.
     ///
     /// # Panics

@@ -197,6 +197,13 @@ pub fn stop(pid: u32) {
     }
 }
 
+/// Lets a stopped process go on.
+pub fn go_on(pid: u32) {
+    if let Some(handle) = handle(pid) {
+        let _ = kill_process(handle, Signal::CONT);
+    }
+}
+
 /// Kills `roots`, whatever else belongs to `place`, and everything below any of them, until
 /// nothing of it is left. Belonging is to have `place` in the environment, in the arguments, as
 /// working directory, or to hold a file or socket in it open.

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    attach, completions, doctor, down, egress, environments, fork, install, interrupt, kill, logs,
-    man, mcp, node, policy, ps, repl, run, servers, status, token, tools, uninstall, up,
+    attach, completions, doctor, down, du, egress, environments, fork, install, interrupt, kill,
+    logs, man, mcp, node, policy, prune, ps, repl, run, servers, status, token, tools, uninstall,
+    up,
 };
 use crate::terminal::Terminal;
 
@@ -54,6 +55,8 @@ enum Command {
     Interrupt(interrupt::Args),
     Fork(fork::Args),
     Kill(kill::Args),
+    Du(du::Args),
+    Prune(prune::Args),
     Mcp(mcp::Args),
     Policy(policy::Args),
     Doctor(doctor::Args),
@@ -111,6 +114,8 @@ fn dispatch(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCod
             Command::Interrupt(args) => interrupt::run(args, terminal).await,
             Command::Fork(args) => fork::run(args, terminal).await,
             Command::Kill(args) => kill::run(args, terminal).await,
+            Command::Du(args) => du::run(args, terminal).await,
+            Command::Prune(args) => prune::run(args, terminal).await,
             Command::Mcp(args) => mcp::run(args, terminal).await,
             Command::Node(_)
             | Command::Token(_)

@@ -5,6 +5,41 @@ use std::time::Duration;
 const UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
+/// A time limit that can be switched off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timeout {
+    After(Duration),
+    Never,
+}
+
+impl Timeout {
+    pub fn duration(self) -> Option<Duration> {
+        match self {
+            Self::After(duration) => Some(duration),
+            Self::Never => None,
+        }
+    }
+
+    /// In whole seconds, as a session is asked for it: a part of one counts as one, 0 is none.
+    pub fn seconds(self) -> u64 {
+        match self {
+            Self::After(duration) => {
+                duration.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX)
+            }
+            Self::Never => 0,
+        }
+    }
+}
+
+impl std::fmt::Display for Timeout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::After(duration) => write!(f, "{}ms", duration.as_millis()),
+            Self::Never => f.write_str("never"),
+        }
+    }
+}
+
 /// Why a text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
@@ -12,6 +47,8 @@ pub enum DurationError {
     Form,
     #[error("that is longer than any duration here can be")]
     TooLong,
+    #[error("nothing happens after no time; `never` switches it off")]
+    Zero,
 }
 
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
@@ -35,6 +72,17 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
             return Ok(Duration::from_millis(total_ms));
         }
         rest = next;
+    }
+}
+
+/// A duration, or `never`.
+pub fn parse_timeout(text: &str) -> Result<Timeout, DurationError> {
+    if text == "never" {
+        return Ok(Timeout::Never);
+    }
+    match parse(text)? {
+        Duration::ZERO => Err(DurationError::Zero),
+        duration => Ok(Timeout::After(duration)),
     }
 }
 
@@ -76,6 +124,20 @@ mod tests {
         }
         for text in ["99999999999999999999s", "18446744073709551615s"] {
             assert_eq!(parse(text), Err(DurationError::TooLong), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_a_duration_or_never_and_not_nothing() {
+        let after = |ms| Ok(Timeout::After(Duration::from_millis(ms)));
+        assert_eq!(parse_timeout("90s"), after(90_000));
+        assert_eq!(parse_timeout("never"), Ok(Timeout::Never));
+        assert_eq!(parse_timeout("0s"), Err(DurationError::Zero));
+        assert_eq!(parse_timeout("0"), Err(DurationError::Form));
+        for (text, seconds) in [("1ms", 1), ("1s", 1), ("1001ms", 2), ("never", 0)] {
+            let timeout = parse_timeout(text).unwrap();
+            assert_eq!(timeout.seconds(), seconds, "{text}");
+            assert_eq!(parse_timeout(&timeout.to_string()), Ok(timeout));
         }
     }
 

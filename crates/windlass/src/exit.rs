@@ -10,6 +10,9 @@ pub const NO_NODE: u8 = 3;
 /// The terminal's user left with Ctrl-C.
 pub const DETACHED: u8 = 130;
 
+/// Nobody reads the command's output any more, as if SIGPIPE had ended it.
+pub const PIPE_CLOSED: u8 = 141;
+
 /// The session, and with it the turn, is gone.
 pub const LOST: u8 = 70;
 

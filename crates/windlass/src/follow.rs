@@ -188,7 +188,10 @@ impl Follower {
                     self.remember(number, id.clone());
                 }
             }
-            EventKind::SessionEnded { reason, receipt } => {
+            EventKind::SessionEnded { reason, message, receipt } => {
+                if let Some(message) = message {
+                    person.terminal.note(message)?;
+                }
                 tell_receipt(receipt.as_ref(), person.terminal)?;
                 return Ok(Meaning::Ends(Followed::SessionEnded(*reason)));
             }

@@ -15,12 +15,14 @@ mod displays;
 mod duration;
 mod exit;
 mod follow;
+mod leaving;
 mod node_access;
 mod outlook;
 mod output_bytes;
 mod policy_options;
 mod python_input;
 mod size;
+mod storage_notes;
 mod terminal;
 mod workspace;
 

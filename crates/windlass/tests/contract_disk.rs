@@ -8,10 +8,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use windlass_client::Client;
-use windlass_client::protocol::api::{EventItem, SessionState, StopSessions, TurnQuery};
+use windlass_client::protocol::api::{
+    EventItem, SessionState, StopSessions, SubmitTurn, TurnInput, TurnQuery, TurnState,
+};
 use windlass_client::protocol::event::{DropReason, EndReason};
-use windlass_client::protocol::{ErrorCode, EventKind, Outcome, SessionId};
-use windlass_testkit::{PATIENCE, TestNode, all_events, processes, run, run_ok, turn, within};
+use windlass_client::protocol::storage::IndexStorage;
+use windlass_client::protocol::{ErrorCode, EventKind, Outcome, Seq, SessionId};
+use windlass_testkit::{
+    Gate, PATIENCE, TestNode, all_events, named_turn, processes, run, run_ok, turn, turn_ended,
+    within,
+};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
@@ -39,8 +45,7 @@ async fn contract_31_a_turn_that_finds_no_room_fails_by_name_and_all_is_well_wit
     assert!(error.message.contains("make room"), "no remedy: {error:?}");
 
     disk.fill(0);
-    // Longer than what may be free in the last page of a file.
-    let long = format!("1 #{}", "x".repeat(16 * 1024));
+    let long = long_code();
     for session in [&full, &other] {
         let refused = client.submit_turn(session, &turn(long.as_str())).await.unwrap_err();
         assert_eq!(refused.api_code(), Some(ErrorCode::DiskFull), "{refused:?}");
@@ -102,6 +107,144 @@ async fn contract_31_a_node_that_goes_while_the_disk_is_full_leaves_its_sessions
         let code = again.error.as_ref().and_then(|error| error.code);
         assert_eq!(code, Some(ErrorCode::DiskFull), "{way:?}: {again:?}");
         assert_eq!(run_ok(&client, &session, "x + 2").await, "42\n", "{way:?}");
+    }
+}
+
+/// The event `input_taken` must not be lost. Where it comes together with output that finds no room, the keeper
+/// holds both and the end of the turn, and that end may say `ok`.
+#[tokio::test]
+async fn contract_31_a_turn_that_was_told_to_have_failed_for_room_has_failed_after_a_kill_too() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let mut node = TestNode::builder(PROGRAM).state_dir(disk.state()).start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let session = node.session(&client).await.unwrap().id;
+    let asking = run(&client, &session, "x = input(); print(x * 10_000)").await;
+    assert_eq!(asking.state, TurnState::AwaitingInput, "{asking:?}");
+    disk.fill(0);
+    let input = TurnInput { text: Some("42\n".to_owned()), ..TurnInput::default() };
+    within(PATIENCE, client.answer_turn(&session, &asking.id, &input)).await.unwrap();
+    let told = turn_ended(&client, &session, &asking.id, PATIENCE).await.unwrap();
+    assert_eq!(told.outcome, Some(Outcome::Error), "{told:?}");
+    assert_eq!(told.error.unwrap().code, Some(ErrorCode::DiskFull));
+    node.kill9();
+    disk.free();
+    node.restart().await.unwrap();
+    let again = turn_ended(&client, &session, &asking.id, PATIENCE).await.unwrap();
+    assert_eq!(again.outcome, Some(Outcome::Error), "{again:?}");
+    assert_eq!(again.error.unwrap().code, Some(ErrorCode::DiskFull));
+    run_ok(&client, &session, "print('on')").await;
+}
+
+#[tokio::test]
+async fn contract_31_a_node_starts_and_serves_on_a_full_disk_and_says_so() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let mut node = TestNode::builder(PROGRAM).state_dir(disk.state()).start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let session = node.session(&client).await.unwrap().id;
+    let first = run(&client, &session, "x = 40; print('before')").await;
+    assert_eq!(client.node_status().await.unwrap().storage.unwrap().index, IndexStorage::File);
+
+    disk.fill(0);
+    // The last page of the log still has room.
+    fill_file(&node.dirs().state.join("node.log"));
+    node.restart().await.unwrap();
+    let turn_before = client.turn(&session, &first.id, TurnQuery::default()).await.unwrap();
+    assert_eq!(
+        (turn_before.outcome, turn_before.output.text.as_str()),
+        (Some(Outcome::Ok), "before\n")
+    );
+    let refused = client.submit_turn(&session, &turn(long_code())).await.unwrap_err();
+    assert_eq!(refused.api_code(), Some(ErrorCode::DiskFull), "{refused:?}");
+    let storage = client.node_status().await.unwrap().storage.unwrap();
+    assert_eq!(storage.index, IndexStorage::Memory);
+    assert!(storage.log_lines_dropped > 0, "the log had room: {storage:?}");
+    let said = command(&node, &["status"]);
+    assert!(said.contains("the disk is full") && said.contains("could not be written"), "{said}");
+    let said = command(&node, &["doctor"]);
+    assert!(said.contains("the disk is full"), "{said}");
+
+    disk.free();
+    assert_eq!(run_ok(&client, &session, "x + 2").await, "42\n");
+    node.restart().await.unwrap();
+    assert_eq!(run_ok(&client, &session, "x + 3").await, "43\n");
+    assert_eq!(client.node_status().await.unwrap().storage.unwrap().index, IndexStorage::File);
+    let turn_before = client.turn(&session, &first.id, TurnQuery::default()).await.unwrap();
+    assert_eq!(turn_before.output.text, "before\n");
+}
+
+/// What a command says about a node.
+fn command(node: &TestNode, args: &[&str]) -> String {
+    let dirs = node.dirs();
+    let output = std::process::Command::new(PROGRAM)
+        .args(args)
+        .env("WINDLASS_RUNTIME_DIR", &dirs.runtime)
+        .env("WINDLASS_STATE_DIR", &dirs.state)
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Longer than what may be free in the last page of a file.
+fn long_code() -> String {
+    format!("1 #{}", "x".repeat(16 * 1024))
+}
+
+/// Turns that wait while the disk fills: more than a session's owner has at hand once they ended.
+const QUEUED: usize = 20;
+
+#[tokio::test]
+async fn contract_31_an_id_whose_turn_ended_on_a_full_disk_never_runs_again() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let node = TestNode::builder(PROGRAM).state_dir(disk.state()).start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let session = node.session(&client).await.unwrap().id;
+    run_ok(&client, &session, "ran = []").await;
+    let gate = Gate::new("full-disk").unwrap();
+    client.submit_turn(&session, &named_turn("first", gate.python())).await.unwrap();
+    let at_gate = within(PATIENCE, gate.reached()).await.unwrap();
+    let queued: Vec<SubmitTurn> = (0..QUEUED)
+        .map(|number| {
+            named_turn(&format!("q{number}"), format!("ran.append({number}); print('x' * 20_000)"))
+        })
+        .collect();
+    for submit in &queued {
+        client.submit_turn(&session, submit).await.unwrap();
+    }
+    disk.fill(0);
+    drop(at_gate);
+    let mut told = Vec::new();
+    for submit in &queued {
+        let id = submit.id.clone().unwrap();
+        let ended = turn_ended(&client, &session, &id, PATIENCE).await.unwrap();
+        let code = ended.error.as_ref().and_then(|error| error.code);
+        assert_eq!(code, Some(ErrorCode::DiskFull), "its output is not there: {ended:?}");
+        told.push(ended);
+    }
+    // As often as anybody likes, with the disk full and with room.
+    for again in 0..2 {
+        for (submit, ended) in queued.iter().zip(&told) {
+            let same = client.submit_turn(&session, submit).await.unwrap();
+            assert_eq!((same.number, same.outcome), (ended.number, ended.outcome), "{again}");
+        }
+        if again == 0 {
+            disk.free();
+        }
+    }
+    // The journal gets what it is owed without a further request: the first turn, the one at the gate and
+    // all that waited have ended there.
+    let mut events = client.events(&session, Seq(0));
+    let mut ends = 0;
+    while ends < 2 + QUEUED {
+        let item = within(PATIENCE, events.next()).await.unwrap().unwrap();
+        ends += usize::from(matches!(item.event.kind, EventKind::TurnEnded { .. }));
+    }
+    let ran = run_ok(&client, &session, "len(ran), len(set(ran))").await;
+    let (all, different) = ran.trim().trim_matches(['(', ')']).split_once(", ").unwrap();
+    assert_eq!(all, different, "some turn ran twice");
+    for (submit, ended) in queued.iter().zip(&told) {
+        let id = submit.id.clone().unwrap();
+        let now = client.turn(&session, &id, TurnQuery::default()).await.unwrap();
+        assert_eq!((now.number, now.outcome), (ended.number, ended.outcome));
     }
 }
 
@@ -311,22 +454,26 @@ impl SmallDisk {
 
     /// Takes all room but `left` bytes.
     fn fill(&self, left: u64) {
-        let filler = self.place.path().join("filler");
-        let mut file = File::options().create(true).append(true).open(&filler).unwrap();
-        let page = [1; 4096];
-        loop {
-            match file.write(&page) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::StorageFull => break,
-                Err(error) => panic!("{error}"),
-            }
-        }
+        let file = fill_file(&self.place.path().join("filler"));
         let length = file.metadata().unwrap().len();
         file.set_len(length.saturating_sub(left)).unwrap();
     }
 
     fn free(&self) {
         fs::remove_file(self.place.path().join("filler")).unwrap();
+    }
+}
+
+/// Appends to a file until its disk has no room.
+fn fill_file(path: &Path) -> File {
+    let mut file = File::options().create(true).append(true).open(path).unwrap();
+    let page = [1; 4096];
+    loop {
+        match file.write(&page) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::StorageFull => return file,
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

@@ -227,7 +227,7 @@ async fn contract_53_a_session_ends_when_its_wall_time_is_over_also_after_a_node
     let ended = wait_for_event(&client, &id, Seq(0), PATIENCE, |item| {
         matches!(item.event.kind, EventKind::SessionEnded { .. })
     });
-    let EventKind::SessionEnded { reason, receipt } = ended.await.unwrap().event.kind else {
+    let EventKind::SessionEnded { reason, receipt, .. } = ended.await.unwrap().event.kind else {
         unreachable!()
     };
     assert_eq!(reason, EndReason::WallTime);

@@ -135,6 +135,27 @@ async fn keeps_to(client: &Client, turn: &Turn, budget: usize, whole: &[u8]) {
     assert_eq!(end.bytes.as_ref(), &whole[at - 10..at]);
 }
 
+/// Turns in which both streams are written in turn, and lines of each stream in one of them.
+const TORN_ROUNDS: usize = 30;
+const TORN_LINES: usize = 300;
+
+#[tokio::test]
+async fn contract_36_one_write_is_never_torn_by_the_other_stream() {
+    let (_node, client, session) = start().await;
+    let code = format!(
+        "import sys\nfor _ in range({TORN_LINES}):\n    \
+         sys.stderr.write('\u{e9}\u{e9}\u{e9} warning\\n'); sys.stdout.write('out\\n')"
+    );
+    for _ in 0..TORN_ROUNDS {
+        run_ok(&client, &session, &code).await;
+    }
+    let all = String::from_utf8(raw(&client, &session, 0).await).expect("no character is torn");
+    let torn: Vec<&str> =
+        all.lines().filter(|line| !["out", "\u{e9}\u{e9}\u{e9} warning"].contains(line)).collect();
+    assert_eq!(torn, Vec::<&str>::new());
+    assert_eq!(all.lines().count(), 2 * TORN_ROUNDS * TORN_LINES);
+}
+
 #[tokio::test]
 async fn contract_37_long_lines_keep_to_the_byte_budget_of_a_reply() {
     let (_node, client, session) = start().await;

@@ -7,7 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use windlass_client::Client;
-use windlass_client::protocol::api::{EventItem, StopSessions, TurnInput, TurnQuery, TurnState};
+use windlass_client::protocol::api::{
+    EventItem, ForkSession, StopSessions, TurnInput, TurnQuery, TurnState,
+};
 use windlass_client::protocol::event::EventKind;
 use windlass_client::protocol::frame::{self, Decoder};
 use windlass_client::protocol::link::{
@@ -75,6 +77,23 @@ async fn goes_on(client: &Client, session: &SessionId) {
     let seen = client.session(session).await.unwrap().seq;
     let output = |item: &EventItem| matches!(item.event.kind, EventKind::Output { .. });
     wait_for_event(client, session, seen, PATIENCE, output).await.unwrap();
+}
+
+#[tokio::test]
+async fn contract_28_a_twin_can_be_forked_and_reset_after_an_upgrade() {
+    let mut node = node().await;
+    let client = node.client().await.unwrap();
+    let session = node.session(&client).await.unwrap().id;
+    run_ok(&client, &session, "x = 41").await;
+    let wanted = ForkSession::default();
+    let twin = within(PATIENCE, client.fork_session(&session, &wanted)).await.unwrap().session.id;
+    assert_eq!(run_ok(&client, &twin, "x + 1").await, "42\n");
+    node.stop(StopSessions::Keep).await.unwrap();
+    node.restart().await.unwrap();
+    let inner = within(PATIENCE, client.fork_session(&twin, &wanted)).await.unwrap().session.id;
+    assert_eq!(run_ok(&client, &inner, "x + 2").await, "43\n");
+    within(PATIENCE, client.reset_session(&twin)).await.unwrap();
+    assert_eq!(run_ok(&client, &twin, "'x' in globals()").await, "False\n");
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use windlass_client::protocol::{ErrorCode, EventKind, Outcome, Seq, SessionId, S
 use windlass_client::{Client, ClientError};
 use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, Mark};
 use windlass_testkit::{
-    PATIENCE, TestNode, all_events, named_turn, processes, run, run_ok, turn_ended, within,
+    Gate, PATIENCE, TestNode, all_events, named_turn, processes, run, run_ok, turn_ended, within,
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
@@ -47,6 +47,65 @@ async fn contract_27_a_node_killed_in_a_turn_loses_doubles_and_reorders_nothing(
         }
     }
     printing.finish_and_check().await;
+}
+
+/// The deadline of turns whose node is replaced while they wait and while they run.
+const DEADLINE: Duration = Duration::from_secs(3);
+
+#[tokio::test]
+async fn contract_27_a_deadline_counts_from_the_turns_start_whatever_node_is_there() {
+    let mut node = TestNode::start(PROGRAM).await.unwrap();
+    let client = node.client().await.unwrap();
+    let session = node.session(&client).await.unwrap().id;
+    let gate = Gate::new("waited").unwrap();
+    // It runs for longer than the deadline of those that wait behind it, and prints meanwhile.
+    let sleep =
+        format!("import time\nprint('x' * 100)\ntime.sleep({})", DEADLINE.as_secs_f64() + 0.2);
+    client.submit_turn(&session, &named_turn("before", sleep)).await.unwrap();
+    let limited = |id: &str, code: String| SubmitTurn {
+        deadline_ms: Some(u64::try_from(DEADLINE.as_millis()).unwrap()),
+        ..named_turn(id, code)
+    };
+    let waited = format!("{}print('whole')", gate.python());
+    client.submit_turn(&session, &limited("waited", waited)).await.unwrap();
+    client.submit_turn(&session, &limited("late", "time.sleep(60)".into())).await.unwrap();
+    let at_gate = within(2 * DEADLINE + PATIENCE, gate.reached()).await.unwrap();
+    let waited_id = TurnId::chosen("waited").unwrap();
+    let before = client.turn(&session, &waited_id, TurnQuery::default()).await.unwrap();
+    node.restart().await.unwrap();
+    let after = client.turn(&session, &waited_id, TurnQuery::default()).await.unwrap();
+    assert_eq!(after.state, TurnState::Running, "{after:?}");
+    assert_eq!(after.output.from, before.output.from, "its output is somewhere else now");
+    drop(at_gate);
+    let ended = turn_ended(&client, &session, &waited_id, PATIENCE).await.unwrap();
+    assert_eq!((ended.outcome, ended.output.text.as_str()), (Some(Outcome::Ok), "whole\n"));
+    // The deadline of the next one passes, also over another restart.
+    node.restart().await.unwrap();
+    let late_id = TurnId::chosen("late").unwrap();
+    let late = turn_ended(&client, &session, &late_id, DEADLINE + PATIENCE).await.unwrap();
+    assert_eq!(late.outcome, Some(Outcome::TimedOut), "{late:?}");
+    let took_ms = late.usage.unwrap().wall_ms;
+    assert!(took_ms + 1.0 >= DEADLINE.as_secs_f64() * 1000.0, "stopped after {took_ms} ms");
+}
+
+#[tokio::test]
+async fn contract_27_a_worker_that_dies_while_there_is_no_node_is_replaced_once() {
+    let mut node = TestNode::start(PROGRAM).await.unwrap();
+    let client = node.client().await.unwrap();
+    let session = node.session(&client).await.unwrap().id;
+    for restarts in 1..4 {
+        run_ok(&client, &session, "import os; x = 1").await;
+        let keeper = client.session(&session).await.unwrap().keeper_pid.unwrap();
+        let worker = *processes::below(keeper).last().unwrap();
+        node.kill9();
+        processes::kill(worker);
+        assert!(processes::wait_gone(worker, PATIENCE), "the worker lives");
+        node.restart().await.unwrap();
+        let lost = run(&client, &session, "x").await;
+        assert_eq!(lost.error.unwrap().code, Some(ErrorCode::StateLost));
+        assert_eq!(run_ok(&client, &session, "'x' in globals()").await, "False\n");
+        assert_eq!(client.session(&session).await.unwrap().restarts, restarts);
+    }
 }
 
 #[tokio::test]

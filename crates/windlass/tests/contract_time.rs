@@ -189,6 +189,42 @@ async fn contract_21_an_interrupt_overtakes_input() {
     kept_its_state(&client, &session, &stopped, before.worker_pid).await;
 }
 
+/// Heeds an interrupt, prints more than a socket holds.
+const HEED: &str = "import time\n\
+    try:\n\
+    \x20   print('begun')\n\
+    \x20   time.sleep(60)\n\
+    finally:\n\
+    \x20   print('x' * 1_000_000)";
+
+#[tokio::test]
+async fn contract_21_a_node_that_did_not_run_meanwhile_kills_no_code_that_heeds_its_interrupt() {
+    let (node, client, first) = start().await;
+    let mut sessions = vec![first];
+    for _ in 0..4 {
+        sessions.push(client.create_session(&impatient()).await.unwrap().session.id);
+    }
+    let mut begun = Vec::new();
+    for session in &sessions {
+        run_ok(&client, session, "x = 7").await;
+        begun.push(begin(&client, session, turn(HEED)).await);
+    }
+    for session in &sessions {
+        within(AT_ONCE, client.interrupt(session)).await.unwrap();
+    }
+    processes::stop(node.pid());
+    // Longer than each grace. Nothing else is to be done meanwhile.
+    let passed = std::process::Command::new("sleep").arg("1.5").status();
+    processes::go_on(node.pid());
+    assert!(passed.unwrap().success());
+    for (session, begun) in sessions.iter().zip(&begun) {
+        let ended = turn_ended(&client, session, &begun.id, PATIENCE).await.unwrap();
+        assert_eq!((ended.outcome, code_of(&ended)), (Some(Outcome::Interrupted), None));
+        assert!(ended.output.bytes > 1_000_000, "{} bytes", ended.output.bytes);
+        assert_eq!(run_ok(&client, session, "x").await, "7\n");
+    }
+}
+
 #[tokio::test]
 async fn contract_22_code_that_swallows_interrupts_is_killed_after_the_grace() {
     let (_node, client, session) = start().await;

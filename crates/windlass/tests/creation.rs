@@ -73,3 +73,23 @@ async fn a_node_that_is_killed_while_it_forks_makes_each_session_once() {
 async fn a_node_that_is_killed_while_workers_are_claimed_makes_each_session_once() {
     killed_at_each_moment("pool").await;
 }
+
+#[tokio::test]
+async fn a_session_whose_keeper_cannot_be_started_is_not_there_and_can_be_asked_for_again() {
+    let node = TestNode::builder(PROGRAM).env("WINDLASS_START", "exec").start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let sockets = node.dirs().runtime.join("k");
+    let aside = node.dirs().runtime.join("aside");
+    std::fs::rename(&sockets, &aside).unwrap();
+    std::fs::write(&sockets, "").unwrap();
+    let refused = client.create_session(&wanted("first")).await;
+    std::fs::remove_file(&sockets).unwrap();
+    std::fs::rename(&aside, &sockets).unwrap();
+    assert!(refused.is_err(), "{refused:?}");
+    let id = SessionId::parse("first").unwrap();
+    let found = client.session(&id).await;
+    let code = found.err().and_then(|error| error.api_code());
+    assert_eq!(code, Some(ErrorCode::SessionNotFound));
+    client.create_session(&wanted("first")).await.unwrap();
+    assert_eq!(within(PATIENCE, run_ok(&client, &id, "40 + 2")).await, "42\n");
+}

@@ -65,6 +65,14 @@ class Sessions(NodeCase):
         self.assertEqual([display.mime for display in turn.displays], ["image/png"])
         self.assertEqual(turn.displays[0].data, b"\x89PNG" + bytes(300_000))
 
+    def test_a_session_has_a_deadline_for_its_turns_and_an_idle_timeout(self):
+        session = self.session(deadline=0.2, idle=0.5)
+        info = session.info()
+        self.assertEqual((info.get("deadline_ms"), info.get("idle_s")), (200, 1))
+        turn = session.run("while True: pass")
+        self.assertEqual((turn.outcome, turn.error.code), ("timed_out", "deadline_passed"))
+        self.assertIn("its deadline of 200 ms (the default of its session)", turn.error.message)
+
     def test_a_deadline_ends_the_turn(self):
         turn = self.session().run("while True: pass", deadline=0.2)
         self.assertEqual((turn.outcome, turn.error.code), ("timed_out", "deadline_passed"))

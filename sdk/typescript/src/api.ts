@@ -48,12 +48,19 @@ export interface ControlReport {
 /** What became of a control. */
 export type ControlState = "enforced" | "not_enforced" | "not_asked";
 
+/** Which directories of a workspace a fork copies. */
+export type CopyScope = "needed" | "all";
+
 /** A new session. */
 export interface CreateSession {
+  /** How long a turn may run that has no deadline of its own. Default: the node's, a day unless it was started with another. */
+  deadline_ms?: number | null;
   /** Environment variables to add. */
   env?: Record<string, string>;
   /** A name of the client's choice; made by the node when absent. */
   id?: SessionId | null;
+  /** Seconds without a client and without a turn after which the session ends; 0: never. Default: the node's, a day unless it was started with another. */
+  idle_s?: number | null;
   /** The interpreter, or a virtual environment's directory. Default: the nearest `.venv` at or above the workspace, then the one on PATH. */
   interpreter?: string | null;
   /** How long an interrupted turn may take to stop before its worker is killed. */
@@ -77,6 +84,33 @@ export interface Created {
   session: Session;
   /** The first turn, when one was given. */
   turn?: Turn | null;
+}
+
+/** What something on the disk is. */
+export type DiskKind = "journals_live" | "journals_ended" | "workspaces_live" | "workspaces_ended" | "fork_copies" | "temporary" | "leftovers" | "environments" | "index" | "logs" | "other";
+
+/** What one kind takes. */
+export interface DiskShare {
+  /** Blocks on the disk, not lengths of files. A file with several names counts once. */
+  bytes: number;
+  /** Files and directories. */
+  entries: number;
+  kind: DiskKind;
+}
+
+/** What `GET /v1/node/disk` answers. */
+export interface DiskUse {
+  /** All of them together. */
+  bytes: number;
+  /** False where a directory could not be read, or looking took too long: there is more then. */
+  complete: boolean;
+  /** Every kind, also those that take nothing. */
+  kinds: DiskShare[];
+  /** Seconds for which ended sessions are kept. */
+  retain_age_s: number;
+  /** What all journals and the workspaces of ended sessions may take together. */
+  retain_bytes: number;
+  state_dir: string;
 }
 
 /** A display of a turn; its bytes are at `GET displays/{seq}`. */
@@ -115,10 +149,12 @@ export interface EgressLog {
 }
 
 /** Why a session ended. */
-export type EndReason = "closed" | "worker_exited" | "start_failed" | "wall_time" | "protocol_error" | "keeper_lost" | "node_gone";
+export type EndReason = "closed" | "worker_exited" | "start_failed" | "wall_time" | "idle" | "protocol_error" | "keeper_lost" | "node_gone";
 
 /** How a session ended. */
 export interface Ended {
+  /** The figures of the reason, such as how long nobody used it. */
+  message?: string | null;
   reason: EndReason;
   receipt?: Receipt | null;
 }
@@ -325,6 +361,8 @@ export interface EventItemSessionEnded {
   kind: "session_ended";
   /** The keeper's own number for it; absent for what the node says itself. */
   link?: LinkSeq | null;
+  /** The figures of the reason, such as how long nobody used it. */
+  message?: string | null;
   reason: EndReason;
   receipt?: Receipt | null;
   seq: Seq;
@@ -457,6 +495,8 @@ export interface EventItemWorkerEnded {
   limit?: Limit | null;
   /** The keeper's own number for it; absent for what the node says itself. */
   link?: LinkSeq | null;
+  /** The node had it replaced. The turn that was running on it, if any, is the event's turn. */
+  replaced?: boolean;
   seq: Seq;
   text?: string | null;
   /** The turn it belongs to; absent for facts of the session itself. */
@@ -532,6 +572,8 @@ export interface FileWritten {
 
 /** A twin of a session. */
 export interface ForkSession {
+  /** Which directories of the workspace are copied. Default: all but those that can be made or installed again. */
+  copy?: CopyScope;
   /** A name of the client's choice; made by the node when absent. */
   id?: SessionId | null;
   /** Whose session the twin is. Default: the original's owner. */
@@ -542,6 +584,10 @@ export interface ForkSession {
 export interface ForkedSession {
   /** Threads and processes from before the fork that could still reach the twin. Empty for most forks, and where nothing confines the session. */
   can_reach?: CanReach[];
+  /** Directories of the workspace that the copy does not have, at most 64. `copy` with `all` copies them. */
+  left_out?: LeftOutDirectory[];
+  /** How many more of these there are. */
+  left_out_more?: number;
   /** What the twin does not have, or has in common with the original. */
   not_carried: NotCarried[];
   /** The twin. Its workspace is a copy, at another path than the original's. */
@@ -558,8 +604,23 @@ export type Hold = "pid_namespace" | "subreaper";
 /** Rules, any of which lets a host through. */
 export type HostRules = string[];
 
+/** Where the journal's index is. It is made of the journal, so nothing is lost with it. */
+export type IndexStorage = "file" | "memory";
+
 /** How strongly a session is confined. */
 export type Isolation = "full" | "landlock" | "none";
+
+/** A directory of the workspace that the twin's copy does not have. */
+export interface LeftOutDirectory {
+  /** Whether the copy has a link to the original's, which the twin can read and not write. */
+  linked: boolean;
+  /** Relative to the workspace. */
+  path: string;
+  why: LeftOutReason;
+}
+
+/** Why a fork does not copy a directory. */
+export type LeftOutReason = "environment" | "packages" | "cache";
 
 /** A limit that a session ran into. */
 export type Limit = "memory" | "processes" | "disk" | "wall_time";
@@ -607,6 +668,8 @@ export interface NodeStatus {
   sessions: number;
   started_at_ms: number;
   state_dir: string;
+  /** Absent where the node is of a release that does not say. */
+  storage?: StateStorage | null;
   version: string;
 }
 
@@ -699,6 +762,38 @@ export interface PoolInfo {
 /** A policy to start from. */
 export type Preset = "read-only" | "workspace" | "open";
 
+/** What to remove. */
+export interface PruneRequest {
+  /** Only say what would be removed. */
+  dry_run?: boolean;
+  /** Of ended sessions only those that ended longer ago, in seconds; all of them when absent. What the node's own retention would remove goes in any case, and so do leftovers. */
+  older_than_s?: number | null;
+}
+
+/** What `POST /v1/node/prune` answers. */
+export interface Pruned {
+  /** What the disk got back, or would get back. */
+  bytes: number;
+  /** False where not all could be measured: a dry run may then have said too little. */
+  complete: boolean;
+  /** Nothing was removed. */
+  dry_run: boolean;
+  /** What could not be removed, with the reason. */
+  failed: string[];
+  /** How many more there are. `bytes` counts them. */
+  more: number;
+  /** At most 1,000 of them, in the order in which they went. */
+  removed: PrunedItem[];
+}
+
+/** Something that was removed, or would be. */
+export interface PrunedItem {
+  bytes: number;
+  kind: DiskKind;
+  /** The session's id, or a path below the state directory. */
+  name: string;
+}
+
 /** What a loss cost: what was kept and what is gone. */
 export interface Receipt {
   kept: string[];
@@ -727,11 +822,15 @@ export interface Session {
   /** How the policy is enforced, once a worker was started under it. */
   confinement?: Confinement | null;
   created_at_ms: number;
+  /** The deadline of its turns that have none of their own, where it was made with one. */
+  deadline_ms?: number | null;
   ended?: Ended | null;
   /** The session that it was forked from. */
   forked_from?: SessionId | null;
   hold?: Hold | null;
   id: SessionId;
+  /** Its idle timeout, where it was made with one; 0: it has none. */
+  idle_s?: number | null;
   /** The keeper's process. */
   keeper_pid?: number | null;
   /** Worker messages that were not understood or came for another turn. */
@@ -790,6 +889,15 @@ export interface SessionTools {
 /** How a worker came to be. Its session is the same, whichever it was. */
 export type StartedBy = "exec" | "zygote" | "pool" | "fork";
 
+/** The disk with the node's state. */
+export interface StateStorage {
+  /** Bytes that the node can still write there, if that can be found out. A node without room refuses new turns with `disk_full`. */
+  free_bytes?: number | null;
+  index: IndexStorage;
+  /** Lines of the node's log that could not be written since the node started. */
+  log_lines_dropped: number;
+}
+
 /** What a turn asks for. */
 export interface StdinWait {
   prompt: string;
@@ -813,7 +921,7 @@ export type Stream = "stdout" | "stderr" | "result" | "traceback";
 /** A turn to run. */
 export interface SubmitTurn {
   code: string;
-  /** How long the turn may run, from when the worker gets it. Default: no limit. */
+  /** How long the turn may run, from when the worker gets it. Default: the session's, or the node's. */
   deadline_ms?: number | null;
   /** A name of the client's choice: sending it twice runs it once. */
   id?: TurnId | null;

@@ -56,6 +56,10 @@ export interface SessionOptions {
   interruptGraceMs?: number | undefined;
   /** Output bytes that are kept. */
   outputQuotaBytes?: number | undefined;
+  /** Seconds without a client and a turn after which the session ends; 0: never. Default: the node's. */
+  idleSeconds?: number | undefined;
+  /** How long a turn may run that has no deadline of its own. Default: the node's. */
+  deadlineMs?: number | undefined;
 }
 
 type NamedSession = CreateSession & { id: string };
@@ -75,7 +79,7 @@ export class Windlass {
 
   /** Makes a session. */
   async session(options: SessionOptions = {}): Promise<Session> {
-    const { policy, interruptGraceMs, outputQuotaBytes, ...same } = options;
+    const { policy, interruptGraceMs, outputQuotaBytes, idleSeconds, deadlineMs, ...same } = options;
     const create: NamedSession = withoutUndefined({
       ...same,
       // With an id of our own the request can be sent again, and makes one session.
@@ -83,6 +87,8 @@ export class Windlass {
       policy: typeof policy === "string" ? { preset: policy } : policy,
       interrupt_grace_ms: interruptGraceMs,
       output_quota_bytes: outputQuotaBytes,
+      idle_s: idleSeconds === undefined ? undefined : Math.ceil(idleSeconds),
+      deadline_ms: deadlineMs,
     });
     return new Session(this.#door, await this.#create(create, options.id === undefined));
   }

@@ -5,6 +5,7 @@ import type {
   EgressLog,
   ForkedSession,
   ForkSession,
+  LeftOutDirectory,
   NotCarried,
   SearchResult,
   Session as SessionView,
@@ -140,12 +141,17 @@ export class Session {
 
   /**
    * A twin of this session, which must be idle: a session with the same variables, in a copy of the
-   * workspace; what it does not have (threads, sockets, ...); and which threads and processes from
-   * before the fork could still reach it.
+   * workspace; what it does not have (threads, sockets, ...); which threads and processes from
+   * before the fork could still reach it; and directories that its workspace was made without.
    */
   async fork(
     options: ForkSession = {},
-  ): Promise<{ session: Session; notCarried: NotCarried[]; canReach: CanReach[] }> {
+  ): Promise<{
+    session: Session;
+    notCarried: NotCarried[];
+    canReach: CanReach[];
+    leftOut: LeftOutDirectory[];
+  }> {
     const forked = await this.#door.json<ForkedSession>({
       method: "POST",
       path: path(["sessions", this.id, "fork"]),
@@ -154,7 +160,12 @@ export class Session {
       waitMs: FORK_WAIT_MS,
     });
     const session = new Session(this.#door, forked.session);
-    return { session, notCarried: forked.not_carried, canReach: forked.can_reach ?? [] };
+    return {
+      session,
+      notCarried: forked.not_carried,
+      canReach: forked.can_reach ?? [],
+      leftOut: forked.left_out ?? [],
+    };
   }
 
   /** Starts afresh: a new worker, without the variables. */

@@ -120,8 +120,16 @@ class State:
         if "PWD" in os.environ:
             os.environ["PWD"] = os.getcwd()
         sys.path[:] = [
-            self._moved(entry) or entry if type(entry) is str else entry for entry in sys.path
+            self._found_at(entry) if type(entry) is str else entry for entry in sys.path
         ]
+
+    def _found_at(self, entry):
+        """Where the modules of an entry of sys.path are. A virtual environment is not copied, and is
+        read where it was."""
+        moved = self._moved(entry)
+        if moved is None or not os.path.exists(moved) and os.path.exists(entry):
+            return entry
+        return moved
 
 
 def _plain(name):

@@ -111,6 +111,10 @@ pub struct Args {
     /// Fewer rounds: shows that it works, not how well
     #[arg(long)]
     quick: bool,
+    /// So many rounds instead of each figure's own number, as in `kill_recovery --rounds 1000`
+    #[arg(long, conflicts_with_all = ["promised", "quick"], value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: Option<u32>,
 }
 
 /// How much to measure.
@@ -125,14 +129,16 @@ pub struct Plan {
 enum Effort {
     Quick,
     Full,
+    Rounds(usize),
 }
 
 impl Plan {
-    /// `full` rounds, or a tenth of them in a quick run.
+    /// `full` rounds, a tenth of them in a quick run, or as many as were asked for.
     fn rounds(self, full: usize) -> usize {
         match self.effort {
             Effort::Full => full,
             Effort::Quick => (full / 10).max(1),
+            Effort::Rounds(rounds) => rounds,
         }
     }
 }
@@ -153,7 +159,11 @@ pub fn run(args: &Args) -> Result<Verdict> {
         false => args.names.is_empty() || args.names.iter().any(|name| name == figure),
     };
     let plan = Plan {
-        effort: if args.quick { Effort::Quick } else { Effort::Full },
+        effort: match args.rounds {
+            Some(rounds) => Effort::Rounds(usize::try_from(rounds)?),
+            None if args.quick => Effort::Quick,
+            None => Effort::Full,
+        },
         sessions: usize::try_from(args.sessions)?,
         start: args.start,
     };

@@ -21,7 +21,7 @@ const ROUNDS: usize = 3;
 
 pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     let mebibytes = match plan.effort {
-        Effort::Full => 1024,
+        Effort::Full | Effort::Rounds(_) => 1024,
         Effort::Quick => 128,
     };
     let code = format!(

@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use windlass_protocol::Outcome;
-use windlass_protocol::api::{OutputQuery, SubmitTurn, TurnQuery};
+use windlass_protocol::api::{CreateSession, OutputQuery, SubmitTurn, TurnQuery};
 use windlass_testkit::turn_ended;
 
 use super::Plan;
 use super::figure::Figure;
-use super::node::{Bench, block_on};
+use super::node::{Bench, block_on, create};
 
 const KILLS: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(120);
+
+const QUOTA_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
 /// The longest time between two kills.
 const PAUSE_MAX_MS: u64 = 60;
@@ -23,7 +25,9 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     block_on(async {
         let kills = plan.rounds(KILLS);
         let mut bench = Bench::start().await?;
-        let session = bench.session().await?;
+        // All of a long run stays readable.
+        let create = CreateSession { output_quota_bytes: Some(QUOTA_BYTES), ..create() };
+        let session = bench.client.create_session(&create).await?.session.id;
         // It prints until a file tells it to stop, so that every kill hits it printing.
         // In its workspace: what else lies below /tmp it cannot see.
         let workspace = bench.client.session(&session).await?.workspace;

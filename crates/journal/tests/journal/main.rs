@@ -92,7 +92,11 @@ fn ended(turn: u64) -> NewEvent {
 }
 
 fn session_ended() -> NewEvent {
-    event(None, EventKind::SessionEnded { reason: EndReason::Closed, receipt: None }, b"")
+    event(
+        None,
+        EventKind::SessionEnded { reason: EndReason::Closed, message: None, receipt: None },
+        b"",
+    )
 }
 
 /// Everything a reader gives, in small portions.

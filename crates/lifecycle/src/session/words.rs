@@ -46,8 +46,15 @@ pub enum Event {
         /// The limit that ended it.
         limit: Option<Limit>,
     },
+    /// The worker's process is gone because a node had it replaced; the keeper starts the next one.
+    WorkerReplaced {
+        /// The turn that was running on it.
+        running: Option<TurnNo>,
+    },
     /// The session has lived as long as it may.
     WallTimePassed,
+    /// No client has used the session for as long as its idle timeout.
+    IdlePassed,
     /// The worker sent what is not the protocol.
     ProtocolBroken,
     KeeperLost(KeeperLoss),

@@ -261,9 +261,12 @@ impl World {
             command: self.keeper.seen(),
             last_turn: TurnNo(0),
             running: None,
+            running_ms: None,
             calls: Vec::new(),
             restarts: 0,
             forks: true,
+            remembers_failed: true,
+            failed: Vec::new(),
             room: None,
             hold: Hold::PidNamespace,
         }));

@@ -161,7 +161,7 @@ fn a_later_worker_gets_three_attempts() {
         ended          Restarting(2)               restart
         ask 2          Restarting(2)+1             accept 2
         ended          Restarting(3)+1             restart
-        ended          Ended(StartFailed)          finish 2 Lost worker_failed, stop-keeper, end StartFailed
+        ended          Ended(StartFailed)          finish 2 Lost worker_failed !, stop-keeper, end StartFailed
     "#]],
     );
 }

@@ -11,6 +11,7 @@ use windlass_protocol::TurnNo;
 use windlass_protocol::policy::Limit;
 use windlass_protocol::worker::WorkerOutcome;
 
+mod idle;
 mod limits;
 mod losses;
 mod properties;
@@ -54,10 +55,12 @@ fn event(word: &str) -> Event {
         "error" => done(WorkerOutcome::Error),
         "interrupted" => done(WorkerOutcome::Interrupted),
         "ended" => Event::WorkerEnded { limit: None },
+        "replaced" => Event::WorkerReplaced { running: Some(turn).filter(|turn| turn.0 > 0) },
         "out-of-memory" => Event::WorkerEnded { limit: Some(Limit::Memory) },
         "fork-bomb" => Event::WorkerEnded { limit: Some(Limit::Processes) },
         "disk-filled" => Event::WorkerEnded { limit: Some(Limit::Disk) },
         "wall-time" => Event::WallTimePassed,
+        "idle" => Event::IdlePassed,
         "broken" => Event::ProtocolBroken,
         "keeper-died" => Event::KeeperLost(KeeperLoss::Died),
         "node-gone" => Event::KeeperLost(KeeperLoss::NodeGone),

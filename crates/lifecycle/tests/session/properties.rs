@@ -193,6 +193,7 @@ fn word() -> impl Strategy<Value = Word> {
     let ends = prop::sample::select(vec![
         Event::CloseAsked,
         Event::WallTimePassed,
+        Event::IdlePassed,
         Event::ProtocolBroken,
         Event::KeeperLost(KeeperLoss::Died),
         Event::KeeperLost(KeeperLoss::NodeGone),
@@ -245,7 +246,7 @@ fn records(event: Event, effects: &[Effect]) -> Vec<(Option<TurnNo>, EventKind)>
             Some((None, ready))
         }
         Event::WorkerEnded { limit } => {
-            Some((None, EventKind::WorkerEnded { cause: String::new(), limit }))
+            Some((None, EventKind::WorkerEnded { cause: String::new(), limit, replaced: false }))
         }
         _ => None,
     };
@@ -268,7 +269,10 @@ fn record(effect: Effect) -> Option<(Option<TurnNo>, EventKind)> {
             let (error, usage) = (code.map(named), Usage::default());
             Some((Some(turn), EventKind::TurnEnded { outcome, error, usage, receipt }))
         }
-        Effect::End { reason } => Some((None, EventKind::SessionEnded { reason, receipt: None })),
+        Effect::End { reason } => {
+            let (message, receipt) = (None, None);
+            Some((None, EventKind::SessionEnded { reason, message, receipt }))
+        }
         _ => None,
     }
 }

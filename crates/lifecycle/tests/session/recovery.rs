@@ -5,7 +5,7 @@ use windlass_lifecycle::session::{Facts, FirstTurn, Session, WorkerFact};
 use windlass_protocol::TurnNo;
 use windlass_protocol::event::StopCause;
 
-use crate::{run, said};
+use crate::{phase_and_waiting, run, said};
 
 #[test]
 fn facts_give_back_the_session_they_describe() {
@@ -28,6 +28,24 @@ fn facts_give_back_the_session_they_describe() {
         ),
     ] {
         assert_eq!(run(script).0, Session::recover(facts), "{script}");
+    }
+}
+
+/// What a node heard after it was told a restart by one before it that could not record why.
+#[test]
+fn a_worker_that_an_earlier_node_had_replaced_costs_only_the_turn_that_ran_on_it() {
+    for (script, expected) in [
+        ("ready; ask 1; replaced; ready", "Busy(1)"),
+        ("ready; ask 1; ask 2; replaced; ready; ok 1", "Busy(2)"),
+        ("ready; ask 1; ask 2; replaced 1; ready", "Idle(1)"),
+        ("ready; ask 1; deadline 1; replaced 1; ready; ask 2", "Busy(2)"),
+        ("ready; ask 1; ok 1; replaced; ready; ask 2", "Busy(2)"),
+        ("ready; ask 1; ok 1; reset; replaced; ready; ask 2", "Busy(2)"),
+    ] {
+        let (session, _) = run(script);
+        assert_eq!(phase_and_waiting(&session), expected, "{script}");
+        assert!(session.restarts() == 1, "{script}: {} restarts", session.restarts());
+        assert_eq!(session.resume(TurnNo(2), 1), Vec::new(), "{script}");
     }
 }
 

@@ -94,6 +94,12 @@ impl FileError {
 
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
+        if let FileError::Failed { path, cause } = &error
+            && let Some(failure) =
+                Self::of_machine(format_args!("the node cannot reach {path:?}"), cause)
+        {
+            return failure;
+        }
         if error.code() == ErrorCode::Internal {
             tracing::error!(%error, "a request about a file failed");
         }

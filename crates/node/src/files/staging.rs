@@ -20,7 +20,7 @@ const PREFIX: &str = ".windlass-";
 const RANDOM_BYTES: usize = 12;
 
 /// Whether a name is one that only a staging has.
-pub(super) fn is_staged(name: &str) -> bool {
+pub(crate) fn is_staged(name: &str) -> bool {
     name.strip_prefix(PREFIX).is_some_and(|rest| {
         rest.len() == 2 * RANDOM_BYTES && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
     })

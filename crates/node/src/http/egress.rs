@@ -1,10 +1,11 @@
 //! What a session reached for over the network.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use windlass_protocol::api::{ApiError, EgressLog};
 
 use super::App;
+use super::body::InPath;
 use super::reply::Answer;
 use super::sessions::live;
 
@@ -14,7 +15,7 @@ use super::sessions::live;
     responses((status = 200, body = EgressLog), (status = "default", body = ApiError)))]
 pub(super) async fn log(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
 ) -> Answer<Json<EgressLog>> {
     let handle = live(&app, session)?;
     let log = handle.egress.as_ref().map(|ledger| ledger.log());

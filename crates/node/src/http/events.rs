@@ -4,9 +4,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -20,19 +19,21 @@ use windlass_protocol::limits::WAIT_MS_MAX;
 use windlass_protocol::{Event, Seq};
 
 use super::App;
-use super::body::Asked;
+use super::body::{Asked, InPath};
 use super::reply::{Answer, internal, session_id};
 use super::turns::reader_of;
+use crate::pieces::Piece;
+use crate::session::idle::PresentClient;
 
 /// Events in one long-poll reply.
 const EVENTS_MAX: usize = 1000;
 
-/// Body bytes read for one reply or one piece of a stream.
+/// Body bytes read for one reply.
 const BATCH_BYTES: usize = 512 * 1024;
 
-/// The same where the events were appended just now: they are in memory, and so few bytes of them
-/// are read sooner than another thread is woken.
-const FRESH_BATCH_BYTES: usize = 32 * 1024;
+/// Body bytes read for one piece of a stream: what a client that does not read costs. So few bytes of
+/// events that were appended just now are in memory, and read sooner than another thread is woken.
+const PIECE_BYTES: usize = 32 * 1024;
 
 /// The header by which a client resumes a stream.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -45,34 +46,42 @@ const LAST_EVENT_ID: &str = "last-event-id";
         (status = "default", body = ApiError)))]
 pub(super) async fn events(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
     Asked(query): Asked<EventsQuery>,
     headers: HeaderMap,
 ) -> Answer<Response> {
     let id = session_id(session)?;
+    let reader = reader_of(&app, &id)?;
+    let live = app.find(&id);
     let follower = Follower {
-        reader: reader_of(&app, &id)?,
-        seen: app.find(&id).map(|handle| handle.seen),
+        reader,
+        _client: live.as_ref().map(|handle| handle.clients.enter()),
+        seen: live.map(|handle| handle.seen),
         after: resume_after(&headers).unwrap_or(Seq(query.after)),
         ended: false,
         fresh: false,
+        app,
     };
     let wants_stream = headers
         .get(header::ACCEPT)
         .is_some_and(|accept| accept.as_bytes().starts_with(b"text/event-stream"));
     if wants_stream {
-        return Ok(follow(follower));
+        return follow(follower);
     }
-    some(follower, query).await.map(IntoResponse::into_response)
+    some(follower, query).await
 }
 
 fn resume_after(headers: &HeaderMap) -> Option<Seq> {
     headers.get(LAST_EVENT_ID)?.to_str().ok()?.parse().ok().map(Seq)
 }
 
-/// A reader that knows how far it is and when more may come.
+/// A reader that knows how far it is and when more may come. While it waits it holds no thread, no
+/// buffer and no place in a queue.
 struct Follower {
+    app: App,
     reader: SessionReader,
+    /// Counts this follower as a client of a live session, so that the session is not idle.
+    _client: Option<PresentClient>,
     /// Absent for a session that is over.
     seen: Option<watch::Receiver<Seq>>,
     after: Seq,
@@ -82,30 +91,78 @@ struct Follower {
 }
 
 impl Follower {
-    /// The next events, at once; none when there are none yet.
-    async fn next(&mut self, limit: usize) -> Answer<Vec<EventItem>> {
+    /// The next events, at most `limit`; none when there are none yet.
+    async fn page(&mut self, limit: usize) -> Answer<Vec<EventItem>> {
         if self.reader.last_seq() <= self.after {
             return Ok(Vec::new());
         }
         let found = if std::mem::take(&mut self.fresh) {
-            self.reader.events(self.after, limit, FRESH_BATCH_BYTES)
+            self.reader.events(self.after, limit, PIECE_BYTES)
         } else {
             let (mut reader, after) = (self.reader.clone(), self.after);
-            let (reader, found) = tokio::task::spawn_blocking(move || {
-                let found = reader.events(after, limit, BATCH_BYTES);
-                (reader, found)
-            })
-            .await
-            .map_err(internal)?;
-            self.reader = reader;
-            found
+            let read = move || reader.events(after, limit, BATCH_BYTES);
+            self.app.bounds.page_reads.run(read).await?
         };
         let found = found.map_err(internal)?;
         if let Some((last, _)) = found.last() {
             self.after = last.seq;
-            self.ended = matches!(last.kind, EventKind::SessionEnded { .. });
+            self.ended = is_end(last);
         }
         Ok(found.into_iter().map(|(event, body)| item(event, &body)).collect())
+    }
+
+    /// The next piece of a stream; none when there are no events yet.
+    async fn piece(&mut self) -> Answer<Option<Piece>> {
+        if self.reader.last_seq() <= self.after {
+            return Ok(None);
+        }
+        let piece = match self.shared() {
+            Some(piece) => Some(piece),
+            None if self.fresh => self.read_here()?,
+            None => self.read_apart().await?,
+        };
+        self.fresh = false;
+        if let Some(piece) = &piece {
+            self.after = piece.last;
+            self.ended = piece.ended;
+        }
+        Ok(piece)
+    }
+
+    /// Reads what is in memory, having been appended just now.
+    fn read_here(&mut self) -> Answer<Option<Piece>> {
+        let piece = read_piece(&mut self.reader, self.after)?;
+        self.share(self.after, piece.as_ref());
+        Ok(piece)
+    }
+
+    /// Reads on another thread, when it is this follower's turn.
+    async fn read_apart(&mut self) -> Answer<Option<Piece>> {
+        let turn = self.app.bounds.follower_reads.enter().await?;
+        if let Some(piece) = self.shared() {
+            // Another follower was at the same event, and has read it meanwhile.
+            return Ok(Some(piece));
+        }
+        let (mut reader, after) = (self.reader.clone(), self.after);
+        let reading = turn.run(move || {
+            let read = read_piece(&mut reader, after);
+            (reader, read)
+        });
+        let (reader, read) = reading.await?;
+        self.reader = reader;
+        let piece = read?;
+        self.share(after, piece.as_ref());
+        Ok(piece)
+    }
+
+    fn shared(&self) -> Option<Piece> {
+        self.app.pieces.find(self.seen.as_ref()?, self.after)
+    }
+
+    fn share(&self, after: Seq, piece: Option<&Piece>) {
+        if let (Some(seen), Some(piece)) = (&self.seen, piece) {
+            self.app.pieces.keep(seen, after, piece);
+        }
     }
 
     /// Waits until there is something after `self.after`; false when nothing ever will be.
@@ -122,27 +179,48 @@ impl Follower {
     }
 }
 
-async fn some(mut follower: Follower, query: EventsQuery) -> Answer<Json<Events>> {
-    let limit = query.limit.unwrap_or(EVENTS_MAX).clamp(1, EVENTS_MAX);
-    let mut events = follower.next(limit).await?;
-    if events.is_empty() && query.wait_ms > 0 {
-        let wait = Duration::from_millis(query.wait_ms.min(WAIT_MS_MAX));
-        // Whether more came or the wait passed, the journal says what there is.
-        let _ = tokio::time::timeout(wait, follower.more()).await;
-        events = follower.next(limit).await?;
-    }
-    let ended = follower.ended || (events.is_empty() && follower.seen.is_none());
-    Ok(Json(Events { events, after: follower.after, ended }))
+fn is_end(event: &Event) -> bool {
+    matches!(event.kind, EventKind::SessionEnded { .. })
 }
 
-fn follow(follower: Follower) -> Response {
-    let pieces = stream::unfold(Some(follower), |follower| async {
-        let mut follower = follower?;
+fn read_piece(reader: &mut SessionReader, after: Seq) -> Answer<Option<Piece>> {
+    let found = reader.events(after, EVENTS_MAX, PIECE_BYTES).map_err(internal)?;
+    let Some((last, _)) = found.last() else { return Ok(None) };
+    let (last, ended) = (last.seq, is_end(last));
+    Ok(Some(Piece { bytes: sse(found), last, ended }))
+}
+
+async fn some(mut follower: Follower, query: EventsQuery) -> Answer<Response> {
+    let limit = query.limit.unwrap_or(EVENTS_MAX).clamp(1, EVENTS_MAX);
+    let mut events = follower.page(limit).await?;
+    if events.is_empty() && query.wait_ms > 0 {
+        // Where too many wait already, the wait is over at once.
+        if let Ok(_place) = follower.app.bounds.long_connections.claim(1) {
+            let wait = Duration::from_millis(query.wait_ms.min(WAIT_MS_MAX));
+            // Whether more came or the wait passed, the journal says what there is.
+            let _ = tokio::time::timeout(wait, follower.more()).await;
+        }
+        events = follower.page(limit).await?;
+    }
+    let ended = follower.ended || (events.is_empty() && follower.seen.is_none());
+    let events = Events { events, after: follower.after, ended };
+    let json = serde_json::to_vec(&events).map_err(internal)?;
+    let json = follower.app.bounds.answers.counted(json.into())?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
+}
+
+fn follow(follower: Follower) -> Answer<Response> {
+    let place = follower.app.bounds.long_connections.claim(1)?;
+    let pieces = stream::unfold(Some((follower, place)), |following| async {
+        let (mut follower, place) = following?;
         loop {
-            let Ok(events) = follower.next(EVENTS_MAX).await else { return None };
-            if !events.is_empty() {
-                let piece = Ok::<_, Infallible>(sse(&events));
-                return Some((piece, Some(follower)));
+            match follower.piece().await {
+                Ok(Some(piece)) => {
+                    return Some((Ok::<_, Infallible>(piece.bytes), Some((follower, place))));
+                }
+                Ok(None) => {}
+                // The client resumes after what it has.
+                Err(_) => return None,
             }
             if !follower.more().await {
                 return None;
@@ -151,16 +229,18 @@ fn follow(follower: Follower) -> Response {
     });
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    (headers, Body::from_stream(pieces)).into_response()
+    Ok((headers, Body::from_stream(pieces)).into_response())
 }
 
-fn sse(events: &[EventItem]) -> Bytes {
-    let mut piece = Vec::with_capacity(events.len() * 128);
-    for event in events {
-        piece.extend_from_slice(format!("id: {}\ndata: ", event.event.seq).as_bytes());
-        serde_json::to_writer(&mut piece, event).expect("events always serialise");
+fn sse(events: Vec<(Event, Bytes)>) -> Bytes {
+    let bodies: usize = events.iter().map(|(_, body)| body.len()).sum();
+    let mut piece = Vec::with_capacity(events.len() * 160 + bodies);
+    for (event, body) in events {
+        piece.extend_from_slice(format!("id: {}\ndata: ", event.seq).as_bytes());
+        serde_json::to_writer(&mut piece, &item(event, &body)).expect("events always serialise");
         piece.extend_from_slice(b"\n\n");
     }
+    piece.shrink_to_fit();
     piece.into()
 }
 

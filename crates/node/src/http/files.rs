@@ -8,7 +8,7 @@ pub(super) mod watch;
 use std::path::PathBuf;
 
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::Response;
 use windlass_protocol::api::{
@@ -18,7 +18,7 @@ use windlass_protocol::api::{
 use windlass_protocol::policy::{Policy, Preset};
 
 use super::App;
-use super::body::Asked;
+use super::body::{Asked, InPath};
 use super::reply::{Answer, internal, session_id};
 use super::sessions::{ended, live};
 use crate::failure::Failure;
@@ -30,7 +30,7 @@ use crate::files::{self, Condition, FileError, FilePath, Place, Put, Workspace, 
     responses((status = 200, body = FileList), (status = "default", body = ApiError)))]
 pub(super) async fn list(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
     Asked(query): Asked<FilesQuery>,
 ) -> Answer<Json<FileList>> {
     let place = any_place(&app, session).await?;
@@ -50,7 +50,7 @@ pub(super) async fn list(
         (status = "default", body = ApiError)))]
 pub(super) async fn content(
     State(app): State<App>,
-    Path((session, path)): Path<(String, String)>,
+    InPath((session, path)): InPath<(String, String)>,
     Asked(query): Asked<WatchQuery>,
     headers: HeaderMap,
 ) -> Answer<Response> {
@@ -76,12 +76,14 @@ pub(super) async fn content(
     responses((status = 200, body = FileWritten), (status = "default", body = ApiError)))]
 pub(super) async fn put(
     State(app): State<App>,
-    Path((session, path)): Path<(String, String)>,
+    InPath((session, path)): InPath<(String, String)>,
     request: Request,
 ) -> Answer<Json<FileWritten>> {
     let headers = request.headers();
     let announced = number(headers, &header::CONTENT_LENGTH);
-    let begin = live_place(&app, session).and_then(|place| {
+    let live = live(&app, session);
+    let _client = live.as_ref().ok().map(|handle| handle.clients.enter());
+    let begin = live.map(|handle| place(&app, handle.info())).and_then(|place| {
         let condition = condition(headers, Absence::MayBeAsked)?;
         let app = app.clone();
         Ok(move || {
@@ -99,10 +101,12 @@ pub(super) async fn put(
     responses((status = 200, body = FileDeleted), (status = "default", body = ApiError)))]
 pub(super) async fn delete(
     State(app): State<App>,
-    Path((session, path)): Path<(String, String)>,
+    InPath((session, path)): InPath<(String, String)>,
     headers: HeaderMap,
 ) -> Answer<Json<FileDeleted>> {
-    let place = live_place(&app, session)?;
+    let handle = live(&app, session)?;
+    handle.clients.noticed();
+    let place = place(&app, handle.info());
     let condition = condition(&headers, Absence::NotAsked)?;
     let removed = on_pool(move || {
         let path = FilePath::file(&path)?;
@@ -118,10 +122,12 @@ pub(super) async fn delete(
     responses((status = 200, body = WrittenBack), (status = "default", body = ApiError)))]
 pub(super) async fn write_back(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
     request: Request,
 ) -> Answer<Json<WrittenBack>> {
-    let begin = live_place(&app, session).map(|place| {
+    let live = live(&app, session);
+    let _client = live.as_ref().ok().map(|handle| handle.clients.enter());
+    let begin = live.map(|handle| place(&app, handle.info())).map(|place| {
         let app = app.clone();
         move || WriteBack::begin(Workspace::open(&place, &app.files)?)
     });
@@ -132,15 +138,13 @@ pub(super) async fn write_back(
 async fn any_place(app: &App, session: String) -> Answer<Place> {
     let id = session_id(session)?;
     let info = match app.find(&id) {
-        Some(handle) => handle.info(),
+        Some(handle) => {
+            handle.clients.noticed();
+            handle.info()
+        }
         None => ended(app, &id).await?,
     };
     Ok(place(app, info))
-}
-
-/// Where a live session's files are: of an ended one nothing is changed.
-fn live_place(app: &App, session: String) -> Answer<Place> {
-    live(app, session).map(|handle| place(app, handle.info()))
 }
 
 fn place(app: &App, session: Session) -> Place {

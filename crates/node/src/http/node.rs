@@ -3,18 +3,21 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::{OpenApi, ToSchema};
-use windlass_protocol::api::{NodeStatus, StopNode};
+use windlass_protocol::api::{ApiError, NodeStatus, StopNode};
+use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
 use windlass_protocol::limits::WAIT_MS_MAX;
 
 use super::App;
-use super::body::JsonBody;
+use super::body::{Asked, JsonBody};
 use super::openapi::Document;
+use super::reply::Answer;
+use crate::disk;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Health {
@@ -38,7 +41,7 @@ pub(super) async fn version(State(app): State<App>) -> Json<NodeStatus> {
     responses((status = 200, body = EnvironmentList)))]
 pub(super) async fn environments(
     State(app): State<App>,
-    Query(query): Query<EnvironmentsQuery>,
+    Asked(query): Asked<EnvironmentsQuery>,
 ) -> Json<EnvironmentList> {
     let wait = Duration::from_millis(query.wait_ms.min(WAIT_MS_MAX));
     // Whoever has waited long enough sees them as they are.
@@ -59,6 +62,23 @@ pub(super) async fn metrics(State(app): State<App>) -> Response {
     responses((status = 200, content_type = "application/json", body = String)))]
 pub(super) async fn openapi() -> Response {
     Json(Document::openapi()).into_response()
+}
+
+/// What the node has on the disk, by kind.
+#[utoipa::path(get, path = "/v1/node/disk",
+    responses((status = 200, body = DiskUse), (status = "default", body = ApiError)))]
+pub(super) async fn disk(State(app): State<App>) -> Answer<Json<DiskUse>> {
+    Ok(Json(disk::look(&app).await?))
+}
+
+/// Remove ended sessions, and directories that no session needs. No live session is touched.
+#[utoipa::path(post, path = "/v1/node/prune", request_body = PruneRequest,
+    responses((status = 200, body = Pruned), (status = "default", body = ApiError)))]
+pub(super) async fn prune(
+    State(app): State<App>,
+    JsonBody(wanted): JsonBody<PruneRequest>,
+) -> Answer<Json<Pruned>> {
+    Ok(Json(disk::prune(&app, wanted).await?))
 }
 
 /// Stop the node, with its sessions or without.

@@ -46,6 +46,8 @@ use super::{egress, events, files, node, output, sessions, tools, tools_list, tu
         node::version,
         node::metrics,
         node::openapi,
+        node::disk,
+        node::prune,
         node::stop,
     )
 )]

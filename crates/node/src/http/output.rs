@@ -1,7 +1,7 @@
 //! Output as raw bytes: a range, a tail, a search; and displays.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use windlass_journal::{OutputRange, SessionReader};
@@ -9,7 +9,7 @@ use windlass_protocol::api::{ApiError, OutputQuery, SearchMatch, SearchQuery, Se
 use windlass_protocol::{ErrorCode, Seq, SessionId};
 
 use super::App;
-use super::body::Asked;
+use super::body::{Asked, InPath};
 use super::reply::{Answer, bad_request, internal, session_id, turn_id};
 use super::turns::{reader_of, recorded};
 use crate::failure::Failure;
@@ -32,29 +32,31 @@ const DROPPED: &str = "windlass-output-dropped";
         (status = "default", body = ApiError)))]
 pub(super) async fn range(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
     Asked(query): Asked<OutputQuery>,
 ) -> Answer<Response> {
     let id = session_id(session)?;
     let reader = reader_of(&app, &id)?;
     let OutputRange { from: start, to: end, whose } =
         extent(&app, &id, &reader, query.turn.as_deref()).await?;
-    let from = start + query.from.unwrap_or(0).min(end - start);
-    let to = query.to.map_or(end, |to| (start + to).min(end)).max(from);
+    let place = |offset: u64| start.saturating_add(offset).min(end);
+    let from = place(query.from.unwrap_or(0));
+    let to = query.to.map_or(end, place).max(from);
     let range = OutputRange { from, to, whose };
     let read = move || match query.tail {
         Some(tail) => reader.tail(tail, range),
         None => reader.output(range),
     };
-    let slice = tokio::task::spawn_blocking(read).await.map_err(internal)?.map_err(internal)?;
+    let slice = app.bounds.page_reads.run(read).await?.map_err(internal)?;
+    let bytes = app.bounds.answers.counted(slice.bytes)?;
     let headers = [
-        (FROM, (slice.from - start).to_string()),
-        (NEXT, (slice.next - start).to_string()),
-        (TOTAL, (end - start).to_string()),
+        (FROM, slice.from.saturating_sub(start).to_string()),
+        (NEXT, slice.next.saturating_sub(start).to_string()),
+        (TOTAL, end.saturating_sub(start).to_string()),
         (DROPPED, slice.dropped_before.to_string()),
     ];
     let content_type = [(header::CONTENT_TYPE, "application/octet-stream")];
-    Ok((content_type, headers, slice.bytes).into_response())
+    Ok((content_type, headers, bytes).into_response())
 }
 
 /// Where a session's or a turn's output is, in the session's.
@@ -84,7 +86,7 @@ async fn extent(
     responses((status = 200, body = SearchResult), (status = "default", body = ApiError)))]
 pub(super) async fn search(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
     Asked(query): Asked<SearchQuery>,
 ) -> Answer<Json<SearchResult>> {
     if query.query.is_empty() {
@@ -95,10 +97,8 @@ pub(super) async fn search(
     let range = extent(&app, &id, &reader, query.turn.as_deref()).await?;
     let limit = query.limit.unwrap_or(MATCHES_DEFAULT).clamp(1, MATCHES_MAX);
     let needle = query.query.into_bytes();
-    let found = tokio::task::spawn_blocking(move || reader.search(&needle, range, limit))
-        .await
-        .map_err(internal)?
-        .map_err(internal)?;
+    let searching = app.bounds.searches.run(move || reader.search(&needle, range, limit));
+    let found = searching.await?.map_err(internal)?;
     let matches = found
         .matches
         .into_iter()
@@ -114,16 +114,16 @@ pub(super) async fn search(
         (status = "default", body = ApiError)))]
 pub(super) async fn display(
     State(app): State<App>,
-    Path((session, seq)): Path<(String, u64)>,
+    InPath((session, seq)): InPath<(String, u64)>,
 ) -> Answer<Response> {
     let id = session_id(session)?;
     let reader = reader_of(&app, &id)?;
-    let found = tokio::task::spawn_blocking(move || reader.display(Seq(seq)))
-        .await
-        .map_err(internal)?
-        .map_err(internal)?;
-    match found {
-        Some((mime, bytes)) => Ok(([(header::CONTENT_TYPE, mime)], bytes).into_response()),
+    let reading = app.bounds.page_reads.run(move || reader.display(Seq(seq)));
+    match reading.await?.map_err(internal)? {
+        Some((mime, bytes)) => {
+            let bytes = app.bounds.answers.counted(bytes)?;
+            Ok(([(header::CONTENT_TYPE, mime)], bytes).into_response())
+        }
         None => {
             let message = format!("session {id} has no display {seq}");
             Err(Failure::new(ErrorCode::NotFound, message).into())

@@ -2,13 +2,22 @@
 //! client comes. Owns the count and what each connection is at; never touches a socket.
 //!
 //! A connection between two requests, or one that has not sent a whole head yet, may be told to
-//! leave, the longest idle first. One with a request in flight never is. What a request costs here
+//! leave, the longest idle first. When there is none, a connection whose request's body is not whole
+//! is told to leave: the one that has sent nothing for longest. Then one whose client has not read its
+//! answer for seconds. No other connection with a request in flight ever is. What a request costs here
 //! is a few stores: the order is made when somebody has to leave, not before.
+//!
+//! Clients that keep a connection for long (followers, tool hosts, replies that wait) get three
+//! quarters of the places, so that a request that is answered at once always finds one.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
@@ -19,6 +28,15 @@ const CONNECTIONS_MAX: u64 = 16_384;
 /// The share of the node's descriptors that connections may take: a half. The other is for
 /// sessions, which take a handful each, the journal and processes being started.
 const DESCRIPTORS_SHARE: u64 = 2;
+
+/// How many of four places clients that keep a connection for long may have.
+const LONG_QUARTERS: usize = 3;
+
+/// How long a client may not read its answer before its connection may have to leave.
+const UNREAD_MS: u64 = 5000;
+
+/// How often a connection that waits for a place looks for one. A client that stops reading announces nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// All places of one node.
 pub(super) struct Places {
@@ -37,8 +55,8 @@ struct Seats {
 }
 
 /// What all connections share.
-#[derive(Default)]
 struct Pressure {
+    born: Instant,
     /// Counts moments; a clock would cost more and say no more.
     moment: AtomicU64,
     /// Somebody waits for a place and nobody was idle: the next to become so leaves.
@@ -54,15 +72,28 @@ pub(super) struct Seat {
 /// What one connection is at.
 pub(super) struct Marks {
     pressure: Arc<Pressure>,
-    /// [`IN_FLIGHT`], [`ANSWERED`], or the moment since when it is idle.
+    /// What the connection does: [`IN_FLIGHT`], [`ANSWERED`], or since which moment it sends nothing.
     state: AtomicU64,
+    /// The body of the request is not whole.
+    in_body: AtomicBool,
     /// Some of the next request's head has come.
     head_begun: AtomicBool,
     /// Its key in the order; changed only under the lock.
     key: AtomicU64,
     leave: AtomicBool,
     waker: AtomicWaker,
+    /// A piece of an answer is not written yet.
+    piece_unwritten: AtomicBool,
+    /// Who has the next piece.
+    piece_waker: AtomicWaker,
+    /// It became something else: nobody waits for it to leave.
+    stays: AtomicBool,
+    /// Since when the client takes no byte of what is to be written; [`READS`] while it does.
+    unread_since_ms: AtomicU64,
 }
+
+/// The client reads what is written, or nothing is.
+const READS: u64 = 0;
 
 /// A request came whole enough to be answered.
 const IN_FLIGHT: u64 = 0;
@@ -80,9 +111,21 @@ impl Places {
     }
 
     fn new(most: usize) -> Arc<Self> {
-        let pressure = Arc::new(Pressure::default());
-        pressure.moment.store(FIRST_MOMENT, Ordering::Relaxed);
+        Self::since(Instant::now(), most)
+    }
+
+    fn since(born: Instant, most: usize) -> Arc<Self> {
+        let pressure = Arc::new(Pressure {
+            born,
+            moment: AtomicU64::new(FIRST_MOMENT),
+            wanted: AtomicBool::new(false),
+        });
         Arc::new(Self { most, seats: Mutex::default(), freed: Notify::new(), pressure })
+    }
+
+    /// How many connections clients may keep for long.
+    pub fn for_long(&self) -> usize {
+        (self.most * LONG_QUARTERS / 4).max(1)
     }
 
     /// A place for one connection. When all are taken somebody leaves for it, or it waits.
@@ -91,7 +134,8 @@ impl Places {
             if let Some(seat) = self.try_take() {
                 return seat;
             }
-            self.freed.notified().await;
+            // Whether one is free or the time has passed: the next round finds out.
+            let _ = tokio::time::timeout(LOOK_AGAIN, self.freed.notified()).await;
         }
     }
 
@@ -117,10 +161,15 @@ impl Places {
         let marks = Arc::new(Marks {
             pressure: self.pressure.clone(),
             state: AtomicU64::new(now),
+            in_body: AtomicBool::new(false),
             head_begun: AtomicBool::new(false),
             key: AtomicU64::new(now),
             leave: AtomicBool::new(false),
             waker: AtomicWaker::new(),
+            piece_unwritten: AtomicBool::new(false),
+            piece_waker: AtomicWaker::new(),
+            stays: AtomicBool::new(false),
+            unread_since_ms: AtomicU64::new(READS),
         });
         seats.by_moment.insert(now, marks.clone());
         Some(Seat { places: self.clone(), marks })
@@ -129,17 +178,41 @@ impl Places {
     /// Keys are never after the moment they stand for, so the first whose key is exact has been
     /// idle for longest. Each other one looked at gets a later key; two rounds find one or none.
     fn tell_one_to_leave(&self, seats: &mut Seats) {
+        // Since when, and who: the longest silent of those that send, and of those that do not read.
+        let mut sender: Option<(u64, Arc<Marks>)> = None;
+        let mut reader: Option<(u64, Arc<Marks>)> = None;
+        let keep_longest = |kept: &mut Option<(u64, Arc<Marks>)>, since, marks: &Arc<Marks>| {
+            if kept.as_ref().is_none_or(|(longest, _)| since < *longest) {
+                *kept = Some((since, marks.clone()));
+            }
+        };
         for _ in 0..2 * seats.by_moment.len() {
             let Some((key, marks)) = seats.by_moment.pop_first() else { break };
-            let later = match marks.state.load(Ordering::Acquire) {
-                idle if idle == key => return marks.tell_to_leave(),
-                IN_FLIGHT | ANSWERED => self.pressure.now(),
-                idle => idle,
+            let later = match marks.activity() {
+                Activity::Idle { since } if since == key => {
+                    marks.tell_to_leave();
+                    // Its next request may come before it has left: then it can be told again.
+                    seats.by_moment.insert(key, marks);
+                    return;
+                }
+                Activity::Idle { since } => since,
+                Activity::Serving => self.pressure.now(),
+                Activity::SendingBody { since } => {
+                    keep_longest(&mut sender, since, &marks);
+                    self.pressure.now()
+                }
+                Activity::NotReading { since_ms } => {
+                    keep_longest(&mut reader, since_ms, &marks);
+                    self.pressure.now()
+                }
             };
             marks.key.store(later, Ordering::Relaxed);
             seats.by_moment.insert(later, marks);
         }
-        self.pressure.wanted.store(true, Ordering::Release);
+        match sender.or(reader) {
+            Some((_, marks)) => marks.tell_to_leave(),
+            None => self.pressure.wanted.store(true, Ordering::Release),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Seats> {
@@ -152,9 +225,20 @@ impl Seat {
         &self.marks
     }
 
+    /// A request's head is here: the connection stays until it is answered, which may take long. If it
+    /// was told to leave, another leaves instead.
+    pub fn request_begins(&self) {
+        self.marks.request_begins();
+        if self.marks.leave.load(Ordering::Acquire) {
+            self.marks.leave.store(false, Ordering::Release);
+            self.places.tell_one_to_leave(&mut self.places.lock());
+        }
+    }
+
     /// The request in flight makes the connection something else, which stays until it ends. If it
     /// was told to leave when the request came, another leaves instead.
     pub fn stays(&self) {
+        self.marks.stays.store(true, Ordering::Relaxed);
         if self.marks.leave.load(Ordering::Acquire) {
             self.places.tell_one_to_leave(&mut self.places.lock());
         }
@@ -171,17 +255,67 @@ impl Drop for Seat {
     }
 }
 
+/// How writing to a client went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WriteTry {
+    Wrote,
+    /// The client has not read what was written before.
+    NoRoom,
+}
+
+/// What a connection is at, for whoever looks for one that may leave.
+enum Activity {
+    Idle { since: u64 },
+    SendingBody { since: u64 },
+    NotReading { since_ms: u64 },
+    Serving,
+}
+
 impl Pressure {
     fn now(&self) -> u64 {
         self.moment.fetch_add(1, Ordering::Relaxed)
     }
+
+    /// The time in milliseconds, from 1.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+    }
 }
 
 impl Marks {
-    /// A request's head is here: the connection stays until it is answered.
-    pub fn request_begins(&self) {
+    fn request_begins(&self) {
         self.head_begun.store(false, Ordering::Relaxed);
         self.state.store(IN_FLIGHT, Ordering::Release);
+    }
+
+    /// Some of the request's body is still to come: until then the connection may have to leave.
+    pub fn body_begins(&self) {
+        self.in_body.store(true, Ordering::Relaxed);
+        self.state.store(self.pressure.now(), Ordering::Release);
+    }
+
+    /// All of the request's body is here, or as much as anybody will read.
+    pub fn body_ends(&self) {
+        if self.in_body.swap(false, Ordering::Relaxed) {
+            self.state.store(IN_FLIGHT, Ordering::Release);
+        }
+    }
+
+    /// A piece of an answer is on its way.
+    pub fn piece_begins(&self) {
+        self.piece_unwritten.store(true, Ordering::Release);
+    }
+
+    /// Ready when everything so far is written, so that the next piece can be made.
+    pub fn poll_piece_written(&self, cx: &Context<'_>) -> Poll<()> {
+        if !self.piece_unwritten.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        self.piece_waker.register(cx.waker());
+        match self.piece_unwritten.load(Ordering::Acquire) {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
+        }
     }
 
     /// The answer is made.
@@ -191,13 +325,22 @@ impl Marks {
 
     /// Bytes came.
     pub fn has_read(&self) {
-        if self.state.load(Ordering::Relaxed) > ANSWERED {
+        if self.state.load(Ordering::Relaxed) <= ANSWERED {
+            return;
+        }
+        if self.in_body.load(Ordering::Relaxed) {
+            self.state.store(self.pressure.now(), Ordering::Release);
+        } else {
             self.head_begun.store(true, Ordering::Relaxed);
         }
     }
 
     /// Everything there was to write is written.
     pub fn has_written(&self) {
+        if self.piece_unwritten.load(Ordering::Relaxed) {
+            self.piece_unwritten.store(false, Ordering::Release);
+            self.piece_waker.wake();
+        }
         if self.state.load(Ordering::Relaxed) != ANSWERED {
             return;
         }
@@ -211,124 +354,53 @@ impl Marks {
         }
     }
 
+    /// Bytes were written, or there was no room for any.
+    pub fn write_was_tried(&self, tried: WriteTry) {
+        if self.stays.load(Ordering::Relaxed) {
+            return;
+        }
+        let since = self.unread_since_ms.load(Ordering::Relaxed);
+        match tried {
+            WriteTry::Wrote if since != READS => {
+                self.unread_since_ms.store(READS, Ordering::Relaxed)
+            }
+            WriteTry::NoRoom if since == READS => {
+                self.unread_since_ms.store(self.pressure.now_ms(), Ordering::Relaxed);
+            }
+            WriteTry::Wrote | WriteTry::NoRoom => {}
+        }
+    }
+
     /// Whether a head has begun to come and is not whole.
     pub fn awaits_head(&self) -> bool {
         self.head_begun.load(Ordering::Relaxed)
     }
 
-    /// Ready when the connection is to leave. It is idle then, unless a request came meanwhile.
+    /// Ready when the connection is to leave. It is idle then, its request is not whole or its answer
+    /// not read, unless that has changed meanwhile.
     pub fn poll_leave(&self, cx: &Context<'_>) -> Poll<()> {
         self.waker.register(cx.waker());
         let told = self.leave.load(Ordering::Acquire);
-        if told && self.state.load(Ordering::Acquire) > ANSWERED {
-            return Poll::Ready(());
+        let serves = matches!(self.activity(), Activity::Serving);
+        if told && !serves { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn activity(&self) -> Activity {
+        match self.state.load(Ordering::Acquire) {
+            IN_FLIGHT | ANSWERED => match self.unread_since_ms.load(Ordering::Relaxed) {
+                READS => Activity::Serving,
+                since_ms if self.pressure.now_ms() < since_ms.saturating_add(UNREAD_MS) => {
+                    Activity::Serving
+                }
+                since_ms => Activity::NotReading { since_ms },
+            },
+            since if self.in_body.load(Ordering::Relaxed) => Activity::SendingBody { since },
+            since => Activity::Idle { since },
         }
-        Poll::Pending
     }
 
     fn tell_to_leave(&self) {
         self.leave.store(true, Ordering::Release);
         self.waker.wake();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn told(seat: &Seat) -> bool {
-        let waker = futures_util::task::noop_waker();
-        seat.marks.poll_leave(&Context::from_waker(&waker)).is_ready()
-    }
-
-    fn answer(seat: &Seat) {
-        seat.marks.request_begins();
-        seat.marks.answer_made();
-        seat.marks.has_written();
-    }
-
-    #[test]
-    fn the_longest_idle_leaves_and_never_one_with_a_request() {
-        let places = Places::new(3);
-        let [a, b, c] = [0; 3].map(|_| places.try_take().unwrap());
-        answer(&b);
-        c.marks.request_begins();
-        answer(&a);
-        // Idle for longest is b, whatever the order in which they came.
-        assert!(places.try_take().is_none());
-        assert_eq!([&a, &b, &c].map(told), [false, true, false]);
-        drop(b);
-        let d = places.try_take().unwrap();
-        answer(&d);
-        assert!(places.try_take().is_none());
-        assert_eq!([&a, &c, &d].map(told), [true, false, false]);
-    }
-
-    #[test]
-    fn where_all_are_busy_the_first_to_be_done_leaves_once_its_answer_is_written() {
-        let places = Places::new(2);
-        let [a, b] = [0; 2].map(|_| places.try_take().unwrap());
-        a.marks.request_begins();
-        b.marks.request_begins();
-        assert!(places.try_take().is_none());
-        b.marks.answer_made();
-        assert!(!told(&b), "its answer is not written yet");
-        b.marks.has_written();
-        assert_eq!([&a, &b].map(told), [false, true]);
-        answer(&a);
-        assert!(!told(&a), "one place was wanted, not two");
-    }
-
-    #[test]
-    fn one_that_became_something_else_stays_and_another_leaves_for_it() {
-        let places = Places::new(2);
-        let [a, b] = [0; 2].map(|_| places.try_take().unwrap());
-        assert!(places.try_take().is_none());
-        assert_eq!([&a, &b].map(told), [true, false]);
-        // Its request came before it could leave.
-        a.marks.request_begins();
-        a.stays();
-        a.marks.has_written();
-        assert_eq!([&a, &b].map(told), [false, true]);
-        drop(b);
-        let c = places.try_take().unwrap();
-        answer(&c);
-        assert!(places.try_take().is_none());
-        assert_eq!([&a, &c].map(told), [false, true], "never the one that stays");
-        drop([a, c]);
-        assert!(places.lock().by_moment.is_empty());
-    }
-
-    #[test]
-    fn a_place_is_free_when_its_connection_is_gone() {
-        let places = Places::new(1);
-        for _ in 0..3 {
-            let seat = places.try_take().unwrap();
-            assert!(places.try_take().is_none());
-            drop(seat);
-        }
-        assert_eq!(places.lock().taken, 0);
-        assert!(places.lock().by_moment.is_empty());
-    }
-
-    #[test]
-    fn a_head_that_begins_is_known_until_it_is_whole() {
-        let places = Places::new(1);
-        let seat = places.try_take().unwrap();
-        assert!(!seat.marks.awaits_head());
-        seat.marks.has_read();
-        assert!(seat.marks.awaits_head());
-        seat.marks.request_begins();
-        seat.marks.has_read();
-        assert!(!seat.marks.awaits_head(), "what comes now is the body");
-    }
-
-    #[test]
-    fn places_fit_under_the_limit_of_descriptors() {
-        for (descriptors, most) in
-            [(0, 1), (256, 128), (1024, 512), (20_000, 10_000), (1 << 30, 16_384)]
-        {
-            assert_eq!(Places::within(descriptors).most, most);
-        }
     }
 }

@@ -26,6 +26,7 @@ use windlass_client::stream::LeanStream;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, API_HEADER, ApiVersion};
 
+use super::intake::arriving;
 use super::places::{Marks, Places, Seat};
 use super::reply::{Refusal, about_to_stop};
 use super::tcp::TcpGate;
@@ -56,6 +57,7 @@ pub(crate) enum Listener {
 /// is served beside `/v1`.
 pub(crate) fn serve(listeners: Vec<Listener>, descriptors: u64, doors: Router, context: &App) {
     let places = Places::within(descriptors);
+    context.bounds.long_connections.set(places.for_long());
     let router = router(context.clone()).merge(doors);
     for listener in listeners {
         tokio::spawn(accept_all(listener, places.clone(), router.clone(), context.clone()));
@@ -173,11 +175,11 @@ async fn exchange(
     let service = {
         let seat = seat.clone();
         service_fn(move |request: Request<Incoming>| {
-            seat.marks().request_begins();
+            seat.request_begins();
             let (door, router, context) = (door.clone(), router.clone(), context.clone());
             let seat = seat.clone();
             async move {
-                let answered = answer(request, &door, router, &context).await;
+                let answered = answer(request, &seat, &door, router, &context).await;
                 let last = answered.status() == StatusCode::SWITCHING_PROTOCOLS;
                 Ok::<_, Infallible>(answered.map(|body| {
                     if last { Outgoing::last(body, &seat) } else { Outgoing::new(body, seat) }
@@ -221,6 +223,7 @@ impl HeadWait {
 
 async fn answer(
     request: Request<Incoming>,
+    seat: &Arc<Seat>,
     door: &Listener,
     mut router: Router,
     context: &App,
@@ -236,6 +239,7 @@ async fn answer(
     let refused = check_version(&request)
         .err()
         .or_else(|| (of_a_session && context.let_go()).then(about_to_stop));
+    let (request, unread) = arriving(request, seat);
     let mut response = match refused {
         None => {
             let Ok(response) = router.as_service().call(request).await;
@@ -246,8 +250,14 @@ async fn answer(
                 response
             }
         }
-        Some(failure) => Refusal(failure).into_response(),
+        Some(failure) => {
+            drop(request);
+            Refusal(failure).into_response()
+        }
     };
+    if let Some(unread) = unread {
+        unread.discard(&context.patience).await;
+    }
     response.headers_mut().insert(API_HEADER, HeaderValue::from_static(API_TEXT));
     response
 }

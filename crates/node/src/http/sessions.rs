@@ -1,21 +1,23 @@
 //! Sessions: create, list, look, reset, close.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use windlass_protocol::api::{
     ApiError, CloseQuery, CreateSession, Created, ForkSession, ForkedSession, Session, SessionList,
     SessionState,
 };
+use windlass_protocol::limits::DEADLINE_MS_MAX;
 use windlass_protocol::link::ForkDone;
 use windlass_protocol::{ErrorCode, SessionId};
 
 use super::App;
-use super::body::{Asked, JsonBody};
-use super::reply::{Answer, Refusal, about_to_stop, internal, session_id};
+use super::body::{Asked, InPath, JsonBody};
+use super::reply::{Answer, Refusal, about_to_stop, bad_request, internal, session_id};
 use super::turns::Wish;
 use crate::failure::Failure;
+use crate::session::fork::{MadeTwin, TwinWish};
 use crate::session::{self, Handle, Request, start};
 
 /// Ended sessions in a list.
@@ -35,8 +37,11 @@ pub(super) async fn create(
     if app.stop.borrow().is_some() {
         return Err(about_to_stop().into());
     }
+    if wanted.deadline_ms.is_some_and(|deadline| deadline > DEADLINE_MS_MAX) {
+        return Err(bad_request(format!("deadline_ms is at most {DEADLINE_MS_MAX}")));
+    }
     let id = wanted.id.take().unwrap_or_else(new_id);
-    let check = |turn| Wish::check(turn, &headers);
+    let check = |turn| Wish::check(turn, &headers, &app.bounds);
     let first = wanted.turn.take().map(check).transpose()?;
     let (first, pending) = match first {
         None => (None, None),
@@ -48,7 +53,7 @@ pub(super) async fn create(
     let handle = start::create(&app, id, wanted, first).await?;
     let turn = match pending {
         None => None,
-        Some(pending) => Some(pending.answer(&app.patience, &handle).await?),
+        Some(pending) => Some(pending.answer(&app, &handle).await?),
     };
     Ok((StatusCode::CREATED, Json(Created { session: handle.info(), turn })))
 }
@@ -91,7 +96,7 @@ pub(super) async fn list(
     responses((status = 200, body = Session), (status = "default", body = ApiError)))]
 pub(super) async fn look(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
 ) -> Answer<Json<Session>> {
     let id = session_id(session)?;
     if let Some(handle) = app.find(&id) {
@@ -106,7 +111,7 @@ pub(super) async fn look(
     responses((status = 200, body = Session), (status = "default", body = ApiError)))]
 pub(super) async fn close(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
     Asked(query): Asked<CloseQuery>,
 ) -> Answer<Json<Session>> {
     let id = session_id(session)?;
@@ -130,7 +135,7 @@ pub(super) async fn close(
     responses((status = 200, body = Session), (status = "default", body = ApiError)))]
 pub(super) async fn reset(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
 ) -> Answer<Json<Session>> {
     let handle = live(&app, session)?;
     handle.ask(|reply| Request::Reset { reply }).await?;
@@ -143,7 +148,7 @@ pub(super) async fn reset(
     responses((status = 201, body = ForkedSession), (status = "default", body = ApiError)))]
 pub(super) async fn fork(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
     JsonBody(wanted): JsonBody<ForkSession>,
 ) -> Answer<(StatusCode, Json<ForkedSession>)> {
     if app.stop.borrow().is_some() {
@@ -151,9 +156,12 @@ pub(super) async fn fork(
     }
     let original = live(&app, session)?;
     let id = wanted.id.unwrap_or_else(new_id);
-    let (twin, done) = session::fork::fork(&app, original, id, wanted.owner).await?;
+    let wish = TwinWish { id, owner: wanted.owner, copy: wanted.copy };
+    let MadeTwin { handle, done, left_out, left_out_more } =
+        session::fork::fork(&app, original, wish).await?;
     let ForkDone { not_carried, can_reach } = done;
-    let forked = ForkedSession { session: twin.info(), not_carried, can_reach };
+    let session = handle.info();
+    let forked = ForkedSession { session, not_carried, can_reach, left_out, left_out_more };
     Ok((StatusCode::CREATED, Json(forked)))
 }
 
@@ -166,8 +174,10 @@ pub(super) fn live(app: &App, session: String) -> Answer<Handle> {
 /// Why there is no live session of that id.
 pub(super) fn not_live(app: &App, id: &SessionId) -> Refusal {
     let failure = match app.journal.session(id) {
-        Ok(Some(_)) if !app.knows(id) => {
-            Failure::new(ErrorCode::SessionEnded, format!("session {id} has ended"))
+        Ok(Some(facts)) if !app.knows(id) => {
+            let why = facts.ended.and_then(|ended| ended.message);
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            Failure::new(ErrorCode::SessionEnded, format!("session {id} has ended{why}"))
         }
         Ok(_) => Failure::new(ErrorCode::SessionNotFound, format!("there is no session {id}")),
         Err(error) => return internal(error),

@@ -32,9 +32,11 @@ use super::App;
 use super::body::Asked;
 use super::reply::{Answer, Refusal, about_to_stop, bad_request, session_id};
 use super::sessions::not_live;
+use crate::bounds::BudgetShare;
 use crate::failure::Failure;
 use crate::session::Request;
 use crate::session::calls::ResultPart;
+use crate::session::idle::PresentClient;
 use crate::tools::host::{Ending, Sent};
 use crate::tools::hub::Prepared;
 use crate::tools::{Host, Scope};
@@ -80,11 +82,17 @@ pub(super) async fn attach(
         return Err(Refusal(about_to_stop()));
     }
     let scope = scope(&app, query)?;
+    let session = match &scope {
+        Scope::Session(id) => app.find(id),
+        Scope::Owner(_) | Scope::Shared | Scope::Everyone => None,
+    };
+    let client = session.map(|handle| handle.clients.enter());
+    let connection = app.bounds.long_connections.claim(1)?;
     let host = app.tools.attach(scope)?;
     let welcome =
         ToHost::Welcome { api: API.to_string(), node: env!("CARGO_PKG_VERSION").to_owned() };
     host.send_first(&welcome);
-    let attachment = Attachment { app, host };
+    let attachment = Attachment { app, host, _client: client, _connection: connection };
     Ok(upgrade
         .max_message_size(MESSAGE_BYTES_MAX)
         .max_frame_size(MESSAGE_BYTES_MAX)
@@ -116,6 +124,9 @@ fn scope(app: &App, query: HostQuery) -> Answer<Scope> {
 struct Attachment {
     app: App,
     host: Arc<Host>,
+    /// A session's own host is a client of it.
+    _client: Option<PresentClient>,
+    _connection: BudgetShare,
 }
 
 impl Drop for Attachment {

@@ -1,11 +1,11 @@
 //! Which tools the code of a session may call.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use windlass_protocol::api::{ApiError, SessionTools, SessionToolsQuery};
 
 use super::App;
-use super::body::Asked;
+use super::body::{Asked, InPath};
 use super::reply::Answer;
 use super::sessions::live;
 use crate::tools::{Caller, own};
@@ -16,7 +16,7 @@ use crate::tools::{Caller, own};
     responses((status = 200, body = SessionTools), (status = "default", body = ApiError)))]
 pub(super) async fn list(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
     Asked(query): Asked<SessionToolsQuery>,
 ) -> Answer<Json<SessionTools>> {
     let info = live(&app, session)?.info();

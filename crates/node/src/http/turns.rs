@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use base64::Engine as _;
 use bytes::Bytes;
@@ -19,9 +19,10 @@ use windlass_protocol::limits::{
 use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
 
 use super::App;
-use super::body::{Asked, JsonBody, message};
+use super::body::{Asked, InPath, JsonBody, message};
 use super::reply::{Answer, bad_request, internal, session_id, turn_id};
 use super::sessions::live;
+use crate::bounds::{Bounds, BudgetShare};
 use crate::failure::Failure;
 use crate::session::turns::{Snapshot, Turn as Known};
 use crate::session::view::{Shown, end_bytes};
@@ -36,6 +37,8 @@ pub(super) struct Wish {
     deadline_ms: Option<u64>,
     within: Option<Within>,
     budget: usize,
+    /// While its reply waits.
+    place: Option<BudgetShare>,
 }
 
 /// A submitted turn whose reply is due.
@@ -44,11 +47,12 @@ pub(super) struct Pending {
     number: Arc<OnceLock<TurnNo>>,
     wait: Duration,
     budget: usize,
+    _place: Option<BudgetShare>,
 }
 
 impl Wish {
     /// `headers` are those of the request that brings it.
-    pub fn check(submit: SubmitTurn, headers: &HeaderMap) -> Answer<Self> {
+    pub fn check(submit: SubmitTurn, headers: &HeaderMap, bounds: &Bounds) -> Answer<Self> {
         let id = submit
             .id
             .map(|id| TurnId::chosen(id.as_str()))
@@ -57,13 +61,15 @@ impl Wish {
         if submit.deadline_ms.is_some_and(|deadline| deadline > DEADLINE_MS_MAX) {
             return Err(bad_request(format!("deadline_ms is at most {DEADLINE_MS_MAX}")));
         }
+        let (wait, place) = wait(submit.wait_ms, bounds);
         Ok(Self {
             id,
-            code: message(submit.code)?,
-            wait: wait(submit.wait_ms),
+            code: message(submit.code, &bounds.input)?,
+            wait,
             deadline_ms: submit.deadline_ms,
             within: within(headers)?,
             budget: budget(submit.output_bytes_max),
+            place,
         })
     }
 
@@ -91,13 +97,14 @@ impl Wish {
             number: number.clone(),
             reply,
         };
-        (Request::Submit(submit), Pending { answer, number, wait: self.wait, budget: self.budget })
+        let Self { wait, budget, place, .. } = self;
+        (Request::Submit(submit), Pending { answer, number, wait, budget, _place: place })
     }
 }
 
 impl Pending {
     /// The turn when it is settled or the wait has passed, whichever is first.
-    pub async fn answer(self, patience: &Patience, handle: &Handle) -> Answer<Turn> {
+    pub async fn answer(self, app: &App, handle: &Handle) -> Answer<Turn> {
         let number = self.number;
         let now = || match number.get() {
             Some(number) => Ok(Which::Number(*number)),
@@ -106,8 +113,8 @@ impl Pending {
                 format!("session {} has not taken the turn yet", handle.id),
             )),
         };
-        let snapshot = settled(patience, handle, self.answer, self.wait, now).await?;
-        present(&handle.id, snapshot, self.budget, || Ok(handle.reader.clone())).await
+        let snapshot = settled(&app.patience, handle, self.answer, self.wait, now).await?;
+        present(app, &handle.id, snapshot, self.budget, || Ok(handle.reader.clone())).await
     }
 }
 
@@ -147,16 +154,16 @@ fn within(headers: &HeaderMap) -> Answer<Option<Within>> {
     responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
 pub(super) async fn submit(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
     headers: HeaderMap,
     JsonBody(submit): JsonBody<SubmitTurn>,
 ) -> Answer<Json<Turn>> {
     let handle = live(&app, session)?;
-    let wish = Wish::check(submit, &headers)?;
+    let wish = Wish::check(submit, &headers, &app.bounds)?;
     wish.may_begin_in(&handle.id, &app.within)?;
     let (request, pending) = wish.into_request();
     handle.send(request).await?;
-    pending.answer(&app.patience, &handle).await.map(Json)
+    pending.answer(&app, &handle).await.map(Json)
 }
 
 /// A turn as it is, or once it ends or asks for input.
@@ -165,21 +172,21 @@ pub(super) async fn submit(
     responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
 pub(super) async fn look(
     State(app): State<App>,
-    Path((session, turn)): Path<(String, String)>,
+    InPath((session, turn)): InPath<(String, String)>,
     Asked(query): Asked<TurnQuery>,
 ) -> Answer<Json<Turn>> {
     let (session, turn) = (session_id(session)?, turn_id(turn)?);
     let budget = budget(query.output_bytes_max);
     if let Some(handle) = app.find(&session) {
         let (reply, answer) = oneshot::channel();
-        let wait = wait(query.wait_ms);
+        let (wait, _place) = wait(query.wait_ms, &app.bounds);
         let which = Which::Id(turn.clone());
         let asked = Request::Look { turn: which.clone(), until: until(wait), reply };
         handle.send(asked).await?;
         match settled(&app.patience, &handle, answer, wait, || Ok(which)).await {
             Ok(snapshot) => {
                 let reader = || Ok(handle.reader.clone());
-                return present(&session, snapshot, budget, reader).await.map(Json);
+                return present(&app, &session, snapshot, budget, reader).await.map(Json);
             }
             // Older than what the owner has at hand, or the session ended meanwhile.
             Err(Failure { code: ErrorCode::TurnNotFound | ErrorCode::SessionEnded, .. }) => {}
@@ -188,7 +195,7 @@ pub(super) async fn look(
     }
     let known = recorded(&app, &session, &turn).await?;
     let snapshot = Snapshot { turn: known, state: TurnState::Ended };
-    present(&session, snapshot, budget, || reader_of(&app, &session)).await.map(Json)
+    present(&app, &session, snapshot, budget, || reader_of(&app, &session)).await.map(Json)
 }
 
 /// Stop a turn: the running one, or one that waits.
@@ -197,9 +204,9 @@ pub(super) async fn look(
     responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
 pub(super) async fn interrupt(
     State(app): State<App>,
-    Path((session, turn)): Path<(String, String)>,
+    InPath((session, turn)): InPath<(String, String)>,
 ) -> Answer<Json<Turn>> {
-    interrupted(&live(&app, session)?, Some(turn_id(turn)?)).await
+    interrupted(&app, &live(&app, session)?, Some(turn_id(turn)?)).await
 }
 
 /// Stop the running turn.
@@ -208,15 +215,15 @@ pub(super) async fn interrupt(
     responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
 pub(super) async fn interrupt_running(
     State(app): State<App>,
-    Path(session): Path<String>,
+    InPath(session): InPath<String>,
 ) -> Answer<Json<Turn>> {
-    interrupted(&live(&app, session)?, None).await
+    interrupted(&app, &live(&app, session)?, None).await
 }
 
-async fn interrupted(handle: &Handle, turn: Option<TurnId>) -> Answer<Json<Turn>> {
+async fn interrupted(app: &App, handle: &Handle, turn: Option<TurnId>) -> Answer<Json<Turn>> {
     let snapshot = handle.ask(|reply| Request::Interrupt { turn, reply }).await?;
     let reader = || Ok(handle.reader.clone());
-    present(&handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
+    present(app, &handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
 }
 
 /// Give input to a running turn.
@@ -225,16 +232,16 @@ async fn interrupted(handle: &Handle, turn: Option<TurnId>) -> Answer<Json<Turn>
     responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
 pub(super) async fn input(
     State(app): State<App>,
-    Path((session, turn)): Path<(String, String)>,
+    InPath((session, turn)): InPath<(String, String)>,
     JsonBody(input): JsonBody<TurnInput>,
 ) -> Answer<Json<Turn>> {
     let handle = live(&app, session)?;
     let turn = turn_id(turn)?;
     let eof = input.eof;
-    let bytes = message(input_bytes(input)?)?;
+    let bytes = message(input_bytes(input)?, &app.bounds.input)?;
     let snapshot = handle.ask(|reply| Request::Input { turn, bytes, eof, reply }).await?;
     let reader = || Ok(handle.reader.clone());
-    present(&handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
+    present(&app, &handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
 }
 
 fn input_bytes(input: TurnInput) -> Answer<Vec<u8>> {
@@ -262,6 +269,7 @@ pub(super) async fn recorded(app: &App, session: &SessionId, turn: &TurnId) -> A
 /// A reader of a session's journal, live or ended.
 pub(super) fn reader_of(app: &App, session: &SessionId) -> Answer<SessionReader> {
     if let Some(handle) = app.find(session) {
+        handle.clients.noticed();
         return Ok(handle.reader);
     }
     match app.journal.reader(session) {
@@ -276,6 +284,7 @@ pub(super) fn reader_of(app: &App, session: &SessionId) -> Answer<SessionReader>
 
 /// A turn in its reply's form. Output that is not at hand is read from the journal.
 async fn present(
+    app: &App,
     session: &SessionId,
     snapshot: Snapshot,
     budget: usize,
@@ -287,9 +296,8 @@ async fn present(
         None => {
             let (reader, bytes) = (reader()?, turn.output.bytes);
             let range = turn.range();
-            tokio::task::spawn_blocking(move || from_journal(&reader, range, bytes, budget))
-                .await
-                .map_err(internal)??
+            let reading = move || from_journal(&reader, range, bytes, budget);
+            app.bounds.page_reads.run(reading).await??
         }
     };
     let (outcome, error, usage, receipt) = match turn.end {
@@ -304,7 +312,7 @@ async fn present(
         outcome,
         error,
         stdin_wait: turn.stdin_wait,
-        output: shown.to_view(session.as_str(), turn.output_from),
+        output: shown.to_view(session.as_str(), turn.extent.from),
         displays: turn.displays,
         usage,
         receipt,
@@ -319,7 +327,7 @@ fn from_journal(
     budget: usize,
 ) -> Answer<Shown> {
     let part = if bytes <= budget as u64 { budget } else { end_bytes(budget) };
-    let mut head = reader.output(range).map_err(internal)?.bytes;
+    let mut head = reader.head(part, range).map_err(internal)?.bytes;
     head.truncate(part);
     let tail = if bytes <= budget as u64 {
         Bytes::new()
@@ -329,8 +337,16 @@ fn from_journal(
     Ok(Shown { head, tail, bytes })
 }
 
-fn wait(wait_ms: u64) -> Duration {
-    Duration::from_millis(wait_ms.min(WAIT_MS_MAX))
+/// How long a reply may wait, and its place among those that do. Where too many wait already, the
+/// wait is over at once.
+fn wait(wait_ms: u64, bounds: &Bounds) -> (Duration, Option<BudgetShare>) {
+    if wait_ms == 0 {
+        return (Duration::ZERO, None);
+    }
+    match bounds.long_connections.claim(1) {
+        Ok(place) => (Duration::from_millis(wait_ms.min(WAIT_MS_MAX)), Some(place)),
+        Err(_) => (Duration::ZERO, None),
+    }
 }
 
 fn until(wait: Duration) -> Until {

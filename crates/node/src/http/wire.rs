@@ -9,17 +9,25 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Body as _, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use windlass_client::stream::LeanStream;
 
-use super::places::Seat;
+use super::places::{Seat, WriteTry};
 
 /// A connection's stream.
 pub(super) struct Wire {
     pub stream: LeanStream,
     /// After the stream: the place is free when the descriptor is.
     pub seat: Arc<Seat>,
+}
+
+impl Wire {
+    /// Notes whether the client takes what is written.
+    fn note(&self, written: &Poll<io::Result<usize>>) {
+        let tried = if written.is_pending() { WriteTry::NoRoom } else { WriteTry::Wrote };
+        self.seat.marks().write_was_tried(tried);
+    }
 }
 
 impl AsyncRead for Wire {
@@ -43,7 +51,9 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note(&written);
+        written
     }
 
     fn poll_write_vectored(
@@ -51,7 +61,9 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.note(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -70,22 +82,25 @@ impl AsyncWrite for Wire {
     }
 }
 
-/// The body of an answer on its way.
+/// The body of an answer on its way. Of a stream, the next piece is made when the last one is
+/// written: a client that does not read costs one piece, and nobody reads ahead for it.
 pub(super) struct Outgoing {
     body: Body,
+    is_stream: bool,
     /// Absent where the request stays in flight: what follows is no answer.
     seat: Option<Arc<Seat>>,
 }
 
 impl Outgoing {
     pub fn new(body: Body, seat: Arc<Seat>) -> Self {
-        Self { body, seat: Some(seat) }
+        let is_stream = body.size_hint().exact().is_none();
+        Self { body, is_stream, seat: Some(seat) }
     }
 
     /// The answer by which the connection becomes something else.
     pub fn last(body: Body, seat: &Seat) -> Self {
         seat.stays();
-        Self { body, seat: None }
+        Self { body, is_stream: false, seat: None }
     }
 }
 
@@ -97,7 +112,16 @@ impl hyper::body::Body for Outgoing {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let Self { body, is_stream, seat } = &mut *self;
+        let Some(seat) = seat.as_ref().filter(|_| *is_stream) else {
+            return Pin::new(body).poll_frame(cx);
+        };
+        ready!(seat.marks().poll_piece_written(cx));
+        let frame = ready!(Pin::new(body).poll_frame(cx));
+        if frame.is_some() {
+            seat.marks().piece_begins();
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

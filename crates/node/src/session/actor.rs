@@ -4,20 +4,22 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::sleep_until;
 use windlass_journal::{NewEvent, SessionLog};
 use windlass_lifecycle::link::Given;
 use windlass_lifecycle::{Event, Session as Machine};
 use windlass_protocol::link::Attached;
 use windlass_protocol::{Seq, SessionId, TurnNo, api};
 
+use super::alarm::Alarm;
 use super::calls::OpenCalls;
+use super::deadlines::Deadlines;
 use super::disk::Owed;
 use super::effects::Act;
 use super::fork::ForkSide;
+use super::idle::IdleWatch;
 use super::keeper_link::{Filled, KeeperLink};
 use super::limits::LimitsHeard;
 use super::turns::{Snapshot, Turns};
@@ -27,6 +29,14 @@ use crate::tools::Caller;
 
 /// Replies about turns that may wait in one session; one more is answered at once.
 pub(super) const WAITERS_MAX: usize = 1024;
+
+/// Reads from the keeper before a timer's moment is acted on: a keeper that never stops talking does not keep
+/// a deadline from passing.
+const READS_BEFORE_TIME_MAX: u32 = 16;
+
+/// How late a timer may ring before it is taken that this node itself did not run: then what the worker or
+/// the keeper had to do gets its time again, because the node may have asked for it only now.
+const LATE: Duration = Duration::from_millis(500);
 
 /// The owner of one session.
 pub(crate) struct Actor {
@@ -46,6 +56,11 @@ pub(crate) struct Actor {
     /// Replies that wait for the keeper to have seen a command.
     pub(super) confirmations: Vec<Confirmation>,
     pub(super) timers: Timers,
+    pub(super) alarm: Alarm,
+    /// When it ends if nobody uses it.
+    pub(super) idle: IdleWatch,
+    /// Of turns that have none of their own.
+    pub(super) deadlines: Deadlines,
     pub(super) interrupt_grace_ms: u64,
     /// How long the session may live.
     pub(super) wall_s: Option<u64>,
@@ -89,12 +104,18 @@ pub(super) struct Confirmation {
 pub(super) struct Timers {
     pub deadline: Option<(TurnNo, Instant)>,
     pub grace: Option<(TurnNo, Instant)>,
+    /// The turn whose grace was given again because this node did not run: once for each turn.
+    pub grace_again: Option<TurnNo>,
+    /// The keeper's time was given again for that reason, and nothing was heard of it since.
+    pub patience_again: bool,
     /// The keeper must have brought up a worker, or answered, by then.
     pub keeper: Option<Instant>,
     /// The keeper must have seen the commands that replies wait for by then.
     pub confirmation: Option<Instant>,
     /// The session has lived as long as it may then.
     pub wall: Option<Instant>,
+    /// The disk may have room then for what the journal is owed.
+    pub owed: Option<Instant>,
 }
 
 /// How the session is to be closed.
@@ -127,7 +148,8 @@ impl Actor {
 
     /// Waits for one thing to happen and deals with it whole.
     async fn round(&mut self) -> Option<Leave> {
-        let next = self.timers.next().into_iter().chain(self.calls.next_deadline()).min();
+        let own = self.timers.next().into_iter().chain(self.idle.due());
+        let next = own.chain(self.calls.next_deadline()).min();
         // In no fixed order: neither a flood of output nor one of requests shuts out the other.
         tokio::select! {
             filled = self.link.fill() => self.hear_keeper(filled),
@@ -139,16 +161,40 @@ impl Actor {
                 self.let_go();
                 None
             }
-            () = sleep_until(next.unwrap_or_else(Instant::now).into()), if next.is_some() => {
+            () = self.alarm.rings(next) => {
+                // A node that did not run for a while has messages waiting that are older than this moment.
+                let leave = self.hear_what_has_come().await;
                 self.pass_time();
-                None
+                leave
             }
         }
     }
 
+    /// Takes in what the keeper has sent by now, a bounded number of reads of it.
+    async fn hear_what_has_come(&mut self) -> Option<Leave> {
+        for _ in 0..READS_BEFORE_TIME_MAX {
+            let filled = tokio::select! {
+                biased;
+                filled = self.link.fill() => filled,
+                () = std::future::ready(()) => return None,
+            };
+            let closed = filled == Filled::Closed;
+            if let leave @ Some(_) = self.hear_keeper(filled) {
+                return leave;
+            }
+            if closed || self.machine.is_ended() {
+                return None;
+            }
+        }
+        None
+    }
+
     fn hear_keeper(&mut self, filled: Filled) -> Option<Leave> {
         match filled {
-            Filled::Some => self.take_messages(),
+            Filled::Some => {
+                self.timers.patience_again = false;
+                self.take_messages()
+            }
             Filled::Room => {
                 self.send_waiting_answers();
                 None
@@ -171,20 +217,44 @@ impl Actor {
         if let Some((turn, at)) = self.timers.grace
             && at <= now
         {
-            self.timers.grace = None;
-            self.step(Event::GracePassed { turn });
+            if now > at + LATE && self.timers.grace_again != Some(turn) {
+                self.timers.grace_again = Some(turn);
+                let grace = Duration::from_millis(self.interrupt_grace_ms);
+                self.timers.grace = Some((turn, now + grace));
+            } else {
+                self.timers.grace = None;
+                self.step(Event::GracePassed { turn });
+            }
         }
         self.pass_call_deadlines(now);
-        if self.timers.keeper().is_some_and(|at| at <= now) {
-            self.timers.keeper = None;
-            self.timers.confirmation = None;
-            self.lose_keeper("it did not answer in time");
-        }
+        self.pass_keeper_patience(now);
         if self.timers.wall.is_some_and(|at| at <= now) {
             self.timers.wall = None;
             self.wall_time_passed();
         }
+        if self.timers.owed.is_some_and(|at| at <= now) {
+            self.timers.owed = None;
+            self.write_owed();
+        }
+        if self.idle.due().is_some_and(|at| at <= now) {
+            self.idle_due(now);
+        }
         self.commit();
+    }
+
+    /// Gives up a keeper that has not answered, although this node ran all the time.
+    fn pass_keeper_patience(&mut self, now: Instant) {
+        let Some(at) = self.timers.keeper().filter(|at| *at <= now) else { return };
+        if now > at + LATE && !std::mem::replace(&mut self.timers.patience_again, true) {
+            let again = Some(now + self.context.config.keeper_patience);
+            self.timers.keeper = self.timers.keeper.and(again);
+            self.timers.confirmation = self.timers.confirmation.and(again);
+            return;
+        }
+        self.timers.keeper = None;
+        self.timers.confirmation = None;
+        self.timers.patience_again = false;
+        self.lose_keeper("it did not answer in time");
     }
 
     /// One decision: the machine moves on, and its effects become records and acts.
@@ -201,7 +271,7 @@ impl Actor {
 impl Timers {
     fn next(&self) -> Option<Instant> {
         let turn = [self.deadline, self.grace].into_iter().flatten().map(|(_, at)| at);
-        turn.chain(self.keeper()).chain(self.wall).min()
+        turn.chain(self.keeper()).chain(self.wall).chain(self.owed).min()
     }
 
     /// When the keeper is given up unless it has answered.

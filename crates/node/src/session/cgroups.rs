@@ -1,18 +1,27 @@
 //! Sessions' cgroups as the node keeps them: made before a session's keeper starts, removed once the
 //! session is over. The kernel removes none with a process in it, so what is busy is tried again
-//! when a process was reaped, with the housekeeping, and by the next node.
+//! when a process in it has ended or a child of the node was reaped, with the housekeeping, and by the
+//! next node. A family's first cgroups are busy until its last session ends.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use futures_util::future::select_all;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::net::unix::pipe;
+use tokio::sync::Notify;
 use windlass_protocol::SessionId;
 use windlass_protocol::policy::Limits;
 use windlass_sandbox::cgroup::{CgroupSupport, Cgroups, name_of, prefix_of, remove_by_name, sweep};
 
 /// Directories that are remembered to be removed later; the next node finds the others.
 const BUSY_MAX: usize = 10_000;
+
+/// Busy directories whose processes are watched at once: each takes a descriptor.
+const WATCHED_MAX: usize = 16;
 
 /// All cgroups of this node's sessions.
 #[derive(Debug)]
@@ -21,6 +30,8 @@ pub(crate) struct SessionCgroups {
     runtime_dir: PathBuf,
     /// Those of sessions that are over, with something still in them.
     busy: Mutex<BTreeSet<PathBuf>>,
+    /// Told when one more is busy.
+    owed: Notify,
     /// Names that are not to be swept away.
     kept: Mutex<BTreeSet<String>>,
 }
@@ -31,6 +42,7 @@ impl SessionCgroups {
             support,
             runtime_dir: runtime_dir.to_owned(),
             busy: Mutex::default(),
+            owed: Notify::new(),
             kept: Mutex::default(),
         }
     }
@@ -64,10 +76,7 @@ impl SessionCgroups {
             match std::fs::remove_dir(dir) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::debug!(dir = %dir.display(), %error, "a cgroup is removed later");
-                    let mut busy = self.lock();
-                    if busy.len() < BUSY_MAX {
-                        busy.insert(dir.clone());
-                    }
+                    self.owe(dir);
                 }
                 _ => {
                     self.lock().remove(dir);
@@ -96,6 +105,56 @@ impl SessionCgroups {
         self.remove(&busy);
     }
 
+    /// Removes what is busy when the processes in it have ended. Runs as long as the node.
+    pub async fn tend(self: Arc<Self>) {
+        let mut ended = BTreeSet::new();
+        loop {
+            let watched = self.watched(&ended);
+            let ends = watched.into_iter().filter_map(|(pid, handle)| {
+                // The kernel says that it can be read from when the process has ended.
+                let handle = pipe::Receiver::from_owned_fd_unchecked(handle).ok()?;
+                Some(Box::pin(async move { handle.readable().await.map(|_| pid).ok() }))
+            });
+            let ends: Vec<_> = ends.collect();
+            if ends.is_empty() {
+                self.owed.notified().await;
+            } else {
+                tokio::select! {
+                    // One that has ended is not watched again, whatever the kernel lists.
+                    (pid, ..) = select_all(ends) => ended.extend(pid),
+                    () = self.owed.notified() => {}
+                }
+            }
+            let cgroups = self.clone();
+            // It fails only with the runtime.
+            let _ = tokio::task::spawn_blocking(move || cgroups.retry()).await;
+            if !self.owes() {
+                ended.clear();
+            }
+        }
+    }
+
+    /// A process of each busy directory, with a handle on it.
+    fn watched(&self, ended: &BTreeSet<i32>) -> Vec<(i32, OwnedFd)> {
+        let busy: Vec<PathBuf> = self.lock().iter().take(WATCHED_MAX).cloned().collect();
+        let one = |dir: &PathBuf| {
+            let processes = std::fs::read_to_string(dir.join("cgroup.procs")).ok()?;
+            let mut processes = processes.lines().filter_map(|line| line.parse::<i32>().ok());
+            let pid = processes.find(|pid| !ended.contains(pid))?;
+            let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::NONBLOCK).ok()?;
+            Some((pid, handle))
+        };
+        busy.iter().filter_map(one).collect()
+    }
+
+    /// Remembers a directory that is to be removed later.
+    fn owe(&self, dir: &Path) {
+        let mut busy = self.lock();
+        if busy.len() < BUSY_MAX && busy.insert(dir.to_owned()) {
+            self.owed.notify_one();
+        }
+    }
+
     /// Removes what earlier nodes left of sessions that are over.
     pub fn sweep(&self, lives: impl Fn(&str) -> bool) {
         let prefix = prefix_of(&self.runtime_dir);
@@ -104,8 +163,9 @@ impl SessionCgroups {
         let is_kept = |name: &str| kept.contains(&format!("{prefix}{name}"));
         let busy = sweep(&self.support, &prefix, |name| lives(name) || is_kept(name));
         if !busy.is_empty() {
-            tracing::warn!(?busy, "cgroups of sessions that are over have processes in them");
+            tracing::info!(?busy, "cgroups of sessions that are over have processes in them");
         }
+        busy.iter().for_each(|dir| self.owe(dir));
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
@@ -137,5 +197,37 @@ mod tests {
         assert!(!cgroups.owes() && !dirs[0].exists());
         cgroups.remove(&dirs);
         assert!(!cgroups.owes(), "what is gone is not owed");
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_node_left_busy_goes_when_its_last_process_ends() {
+        let parent = tempfile::tempdir().unwrap();
+        let support =
+            CgroupSupport::V2 { parent: parent.path().to_owned(), controllers: Vec::new() };
+        let cgroups = Arc::new(SessionCgroups::new(support, Path::new("/run/x")));
+        let session = SessionId::parse("s").unwrap();
+        let dirs = cgroups.make(&session, &Limits::DEFAULT).unwrap();
+        let mut process = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let inside = dirs[0].join("cgroup.procs");
+        std::fs::write(&inside, format!("{}\n", process.id())).unwrap();
+        cgroups.sweep(|_| false);
+        assert!(cgroups.owes() && dirs[0].exists());
+        // So that it is the process's end that it waits for.
+        cgroups.owed.notified().await;
+        let tending = tokio::spawn(cgroups.clone().tend());
+        tokio::task::yield_now().await;
+        // The kernel's files go with the directory; these do not.
+        std::fs::remove_file(inside).unwrap();
+        assert!(dirs[0].exists(), "nobody looks before the process has ended");
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let gone = async {
+            while cgroups.owes() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(10), gone).await.unwrap();
+        assert!(!dirs[0].exists());
+        tending.abort();
     }
 }

@@ -88,8 +88,7 @@ pub(super) fn confine(
     }
     if let Some(tmp) = &site.tmp {
         make_own(context, tmp).map_err(|error| {
-            let message = format!("cannot create the session's temporary directory: {error}");
-            Failure::new(ErrorCode::Internal, message)
+            Failure::while_making("cannot create the session's temporary directory", &error)
         })?;
     }
     let (place, around) = survey_with(&context.surroundings, policy, &site, depth(policy, machine));
@@ -104,7 +103,7 @@ pub(super) fn confine(
     // Before anything of the session runs, and before a zygote is looked for.
     let remembered = context.trust.remember(roots::of_place(policy, &planned.place));
     let is_new = remembered.map_err(|error| {
-        internal(&format!("cannot record what session {id} can write: {error}"))
+        Failure::while_making(format_args!("cannot record what session {id} can write"), &error)
     })?;
     if is_new {
         context.environments.put_away_untrusted();
@@ -145,8 +144,7 @@ fn check_interpreter(place: &Place, recipe: &Recipe) -> Result<(), Failure> {
 /// The session's room for twins.
 pub(super) fn room(context: &Context, id: &SessionId) -> Result<PathBuf, Failure> {
     rooms::make(&context.config, id).map_err(|error| {
-        let message = format!("cannot create the session's room for twins: {error}");
-        Failure::new(ErrorCode::Internal, message)
+        Failure::while_making("cannot create the session's room for twins", &error)
     })
 }
 

@@ -3,19 +3,30 @@
 //! written first when there is room again. Until then the keeper holds them too, for the case
 //! that this node does not live to write them.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use windlass_journal::{AppendError, NewEvent};
 use windlass_lifecycle::Event;
-use windlass_protocol::api::TurnState;
+use windlass_protocol::api::{Ended, TurnState};
 use windlass_protocol::event::{DropReason, EventKind};
-use windlass_protocol::{LinkSeq, TurnNo};
+use windlass_protocol::link::{Attached, Command};
+use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
 
 use super::actor::Actor;
-use crate::clock::now_ms;
+use super::effects::explain;
 
-/// Records kept for later; more are dropped with their turns unended in the journal, and a
-/// recovering node ends those as lost.
+/// Records kept for later. More are dropped, but for those that [`must_not_be_lost`].
 const OWED_MAX: usize = 512;
+
+/// How long after a failed write the disk is looked at again.
+pub(super) const OWED_RETRY: Duration = Duration::from_secs(1);
+
+/// Whether a record is kept however many are owed: the ends of turns and of the session. A session has few
+/// open turns, and gets no more while the disk is full.
+fn must_not_be_lost(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::TurnEnded { .. } | EventKind::SessionEnded { .. })
+}
 
 /// Whether records are in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,58 +35,85 @@ pub(super) enum Written {
     No,
 }
 
-/// What a full disk still owes the journal.
+/// What a full disk still owes the journal: records in their order. Output that is dropped is one record for each
+/// run of it, with its turn and the number of its last event.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
     records: Vec<NewEvent>,
-    dropped_bytes: u64,
-    /// The turn whose output was dropped.
-    dropped_turn: Option<TurnNo>,
-    /// The last event of the keeper's that was dropped.
-    dropped_link: Option<LinkSeq>,
+    /// Whether the keeper remembers for the next node which turns have failed.
+    keeper_remembers: bool,
 }
 
 impl Owed {
-    fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.dropped_bytes == 0 && self.dropped_link.is_none()
+    pub(super) fn keeper_said(&mut self, attached: &Attached) {
+        self.keeper_remembers = attached.remembers_failed;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// How the session ended, where that is owed too.
+    pub(super) fn session_end(&self) -> Option<Ended> {
+        self.records.iter().find_map(|record| match &record.kind {
+            EventKind::SessionEnded { reason, message, receipt } => {
+                let (message, receipt) = (message.clone(), receipt.clone());
+                Some(Ended { reason: *reason, message, receipt })
+            }
+            _ => None,
+        })
     }
 
     /// The first event that the keeper must hold while `last` is the last that came. The last is
-    /// always among them: a keeper that holds none would be waited for by the next node.
+    /// always among them: a keeper that holds none would be waited for by the next node. What was
+    /// dropped need not be held: the next node sees by the gap that its turn failed.
     fn first_unsafe(&self, last: LinkSeq) -> Option<LinkSeq> {
-        let first_record = self.records.iter().find_map(|record| record.link);
+        let kept = self.records.iter().filter(|record| dropped_bytes(record).is_none());
+        let first_record = kept.filter_map(|record| record.link).next();
         (!self.is_empty()).then(|| first_record.map_or(last, |first| first.min(last)))
     }
 
     fn keep(&mut self, records: &mut Vec<NewEvent>) {
         for record in records.drain(..) {
-            let bytes = match record.kind {
-                EventKind::Output { .. } => record.body.len() as u64,
-                EventKind::OutputDropped { bytes, reason: DropReason::DiskFull } => bytes,
-                EventKind::Display { .. } => 0,
-                _ if self.records.len() < OWED_MAX => {
-                    self.records.push(record);
-                    continue;
+            match dropped_bytes(&record) {
+                Some(bytes) => self.count(record, bytes),
+                None if self.records.len() >= OWED_MAX && !must_not_be_lost(&record.kind) => {
+                    self.count(record, 0);
                 }
-                _ => 0,
-            };
-            self.dropped_bytes += bytes;
-            self.dropped_turn = self.dropped_turn.or(record.turn);
-            self.dropped_link = self.dropped_link.max(record.link);
+                None => self.records.push(record),
+            }
         }
     }
 
-    fn take(&mut self) -> Vec<NewEvent> {
-        let mut records = std::mem::take(&mut self.records);
-        let bytes = std::mem::take(&mut self.dropped_bytes);
-        let turn = std::mem::take(&mut self.dropped_turn);
-        let link = std::mem::take(&mut self.dropped_link);
-        if bytes > 0 || link.is_some() {
-            let kind = EventKind::OutputDropped { bytes, reason: DropReason::DiskFull };
-            let note = NewEvent { at_ms: now_ms(), turn, link, kind, body: Bytes::new() };
-            records.insert(0, note);
+    /// Counts what is dropped, with what was dropped just before it. Past the limit it is counted with
+    /// whatever was dropped last, so that the records stay few.
+    fn count(&mut self, record: NewEvent, bytes: u64) {
+        let is_over = self.records.len() >= OWED_MAX;
+        if let Some(last) = self.records.last_mut()
+            && let EventKind::OutputDropped { bytes: before, reason: DropReason::DiskFull } =
+                &mut last.kind
+            && (is_over || last.turn == record.turn)
+        {
+            *before += bytes;
+            last.link = last.link.max(record.link);
+            return;
         }
-        records
+        let kind = EventKind::OutputDropped { bytes, reason: DropReason::DiskFull };
+        self.records.push(NewEvent { kind, body: Bytes::new(), ..record });
+    }
+
+    fn take(&mut self) -> Vec<NewEvent> {
+        std::mem::take(&mut self.records)
+    }
+}
+
+/// The bytes that are missing when a record is dropped; none where the record is to be kept.
+fn dropped_bytes(record: &NewEvent) -> Option<u64> {
+    match record.kind {
+        EventKind::Output { .. } => Some(record.body.len() as u64),
+        EventKind::OutputDropped { bytes, reason: DropReason::DiskFull } => Some(bytes),
+        EventKind::Display { .. } => Some(0),
+        _ => None,
     }
 }
 
@@ -88,12 +126,70 @@ impl Actor {
         let mut records = std::mem::take(&mut self.records);
         let written = self.try_write(&mut records);
         if written == Written::No {
+            let mut failed = self.fail_for_room(&mut records);
             self.owed.keep(&mut records);
-            self.stop_for_room();
+            failed.extend(self.stop_for_room());
+            // Before anything is said to the keeper: each command says what it need not hold any more.
             self.withhold();
+            self.have_remembered(&failed);
+            self.timers.owed.get_or_insert_with(|| Instant::now() + OWED_RETRY);
         }
         // Empty again: its room serves the next round.
         self.records = records;
+    }
+
+    /// Turns that ended in this round, and whose output in it is about to be dropped, fail: nobody has been told
+    /// of their ends yet.
+    fn fail_for_room(&mut self, records: &mut [NewEvent]) -> Vec<TurnNo> {
+        let (mut cut, mut failed) = (Vec::new(), Vec::new());
+        for record in records {
+            let Some(turn) = record.turn else { continue };
+            match &mut record.kind {
+                EventKind::Output { background: false, .. } | EventKind::Display { .. } => {
+                    cut.push(turn);
+                }
+                EventKind::TurnEnded { outcome, error, .. }
+                    if cut.contains(&turn) && *outcome != Outcome::Lost =>
+                {
+                    *outcome = Outcome::Error;
+                    *error = Some(explain(ErrorCode::DiskFull, error.take()));
+                    let ended = self.turns.get_mut(turn).and_then(|turn| turn.end.as_mut());
+                    if let Some(end) = ended {
+                        (end.outcome, end.error) = (*outcome, error.clone());
+                    }
+                    failed.push(turn);
+                }
+                _ => {}
+            }
+        }
+        failed
+    }
+
+    /// Has the keeper know which turns fail, before a client does: should this node be killed before there
+    /// is room, the next one tells the same end.
+    fn have_remembered(&mut self, failed: &[TurnNo]) {
+        if !self.owed.keeper_remembers {
+            return;
+        }
+        for turn in failed {
+            self.command(Command::TurnFailed { turn: *turn }, Bytes::new());
+        }
+    }
+
+    /// Turns that an earlier node told to have failed, whatever the keeper's events say of them.
+    pub(super) fn take_failed(&mut self, attached: &Attached) {
+        for turn in &attached.failed {
+            if let Some(open) = self.turns.get_mut(*turn) {
+                open.disk_full = true;
+            }
+        }
+    }
+
+    /// Tries to write what is owed: with room again, nobody should have to send a request first.
+    pub(super) fn write_owed(&mut self) {
+        if self.try_write(&mut Vec::new()) == Written::No {
+            self.timers.owed = Some(Instant::now() + OWED_RETRY);
+        }
     }
 
     /// Writes what is owed and then `records`, which it leaves empty; or leaves them as they are.
@@ -153,15 +249,80 @@ impl Actor {
         }
     }
 
-    fn stop_for_room(&mut self) {
-        let Some(turn) = self.machine.current() else { return };
-        let Some(running) = self.turns.get_mut(turn) else { return };
-        if !running.disk_full {
-            running.disk_full = true;
+    /// Stops the running turn; says which, the first time.
+    fn stop_for_room(&mut self) -> Option<TurnNo> {
+        let turn = self.machine.current()?;
+        let running = self.turns.get_mut(turn)?;
+        let is_new = !std::mem::replace(&mut running.disk_full, true);
+        if is_new {
             tracing::warn!(session = %self.id, %turn, "the journal has no room; stopping the turn");
             self.step(Event::InterruptAsked { turn });
             let mut records = std::mem::take(&mut self.records);
             self.owed.keep(&mut records);
         }
+        is_new.then_some(turn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_protocol::event::Usage;
+    use windlass_protocol::{Stream, event::StopCause};
+
+    use super::*;
+
+    fn event(turn: u64, link: u64, kind: EventKind, body: &'static str) -> NewEvent {
+        let (turn, link) = (Some(TurnNo(turn)), Some(LinkSeq(link)));
+        NewEvent { at_ms: 0, turn, link, kind, body: Bytes::from_static(body.as_bytes()) }
+    }
+
+    fn output(turn: u64, link: u64, body: &'static str) -> NewEvent {
+        event(turn, link, EventKind::Output { stream: Stream::Stdout, background: false }, body)
+    }
+
+    fn ended(turn: u64, link: u64) -> NewEvent {
+        let (outcome, usage) = (Outcome::Ok, Usage::default());
+        event(turn, link, EventKind::TurnEnded { outcome, error: None, usage, receipt: None }, "")
+    }
+
+    /// Each record's turn, number and dropped bytes.
+    fn told(owed: &mut Owed) -> Vec<(u64, u64, Option<u64>)> {
+        let records = owed.take();
+        let tell = |record: &NewEvent| {
+            let (turn, link) = (record.turn.unwrap().0, record.link.unwrap().0);
+            (turn, link, dropped_bytes(record))
+        };
+        records.iter().map(tell).collect()
+    }
+
+    #[test]
+    fn dropped_output_is_counted_for_its_own_turn_and_numbers_stay_in_order() {
+        let mut owed = Owed::default();
+        owed.keep(&mut vec![output(1, 1, "abc"), output(1, 2, "de"), ended(1, 3)]);
+        owed.keep(&mut vec![output(2, 4, "f")]);
+        // A write that failed again gives back what it was to write.
+        let mut again = owed.take();
+        owed.keep(&mut again);
+        owed.keep(&mut vec![output(2, 5, "gh"), ended(2, 6)]);
+        assert_eq!(owed.first_unsafe(LinkSeq(6)), Some(LinkSeq(3)));
+        let expected = [(1, 2, Some(5)), (1, 3, None), (2, 5, Some(3)), (2, 6, None)];
+        assert_eq!(told(&mut owed), expected);
+    }
+
+    #[test]
+    fn however_much_is_owed_ends_are_kept_and_the_rest_is_bounded() {
+        let mut owed = Owed::default();
+        let cause = StopCause::Client;
+        for link in 1..=2 * OWED_MAX as u64 {
+            owed.keep(&mut vec![event(1, link, EventKind::InterruptAsked { cause }, "")]);
+        }
+        let over = 2 * OWED_MAX as u64;
+        owed.keep(&mut vec![ended(1, over + 1), output(2, over + 2, "x"), ended(2, over + 3)]);
+        let told = told(&mut owed);
+        assert_eq!(told.len(), OWED_MAX + 4);
+        let last = &told[OWED_MAX..];
+        let expected =
+            [(1, over, Some(0)), (1, over + 1, None), (2, over + 2, Some(1)), (2, over + 3, None)];
+        assert_eq!(last, expected);
     }
 }

@@ -16,7 +16,7 @@ use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
 use super::actor::{Actor, Closing};
 use super::calls::{Answer, CallPart};
 use super::requests::answer;
-use super::turns::End;
+use super::turns::{End, Extent};
 use super::{limits, receipts};
 use crate::clock::now_ms;
 use crate::failure::{Failure, remedy};
@@ -58,6 +58,7 @@ impl Actor {
     pub(super) fn plan(&mut self, effect: Effect) {
         match effect {
             Effect::Accept { turn } => self.record_accepted(turn),
+            Effect::Start { turn } if self.keeper_was_given(turn) => self.goes_on(turn),
             Effect::Start { turn } => {
                 self.limits.turn_starts();
                 self.acts.push(Act::Start { turn });
@@ -67,6 +68,8 @@ impl Actor {
             Effect::Finish { turn, outcome, code, loss } => {
                 self.finish(turn, outcome, code, loss, None);
             }
+            // The keeper may have been told by an earlier node. `caught_up` tells it what it was not.
+            Effect::RestartWorker if self.attached.is_some() => {}
             Effect::RestartWorker => {
                 self.acts.push(Act::Restart);
                 self.expect_keeper();
@@ -117,8 +120,9 @@ impl Actor {
         reported: Option<Reported>,
     ) {
         self.timers.disarm(turn);
+        self.idle.used();
         self.drop_calls(turn, outcome);
-        let output_to = self.output_end();
+        let extent = self.extent_of(turn);
         let Some(ended) = self.turns.get_mut(turn) else { return };
         let (code, outcome) = match (ended.disk_full, outcome) {
             (true, Outcome::Lost) | (false, _) => (code, outcome),
@@ -129,7 +133,9 @@ impl Actor {
             Usage { output_bytes: ended.output.bytes, ..reported.usage.unwrap_or_default() };
         let error = match code {
             Some(code) => {
-                Some(self.limits.explain(code).unwrap_or_else(|| explain(code, reported.error)))
+                let error = self.limits.explain(code);
+                let error = error.unwrap_or_else(|| explain(code, reported.error));
+                Some(self.deadlines.name_in(error, ended.deadline_ms, outcome))
             }
             None => reported.error,
         };
@@ -139,7 +145,7 @@ impl Actor {
             Loss::State => Some(receipts::state_lost(&self.id)),
         };
         ended.stdin_wait = None;
-        ended.output_to = output_to;
+        ended.extent = extent;
         ended.code = Bytes::new();
         let end = End { outcome, error, usage, receipt };
         ended.end = Some(end.clone());
@@ -157,20 +163,31 @@ impl Actor {
         self.acts.push(Act::Settle { turn });
     }
 
-    /// Where the session's output will end once this round is written.
-    fn output_end(&self) -> u64 {
-        let is_output = |record: &&NewEvent| matches!(record.kind, EventKind::Output { .. });
-        let new: usize = self.records.iter().filter(is_output).map(|r| r.body.len()).sum();
-        self.log.facts().output_bytes + new as u64
+    /// Where a turn's output will lie once this round is written, counted as the journal counts it.
+    fn extent_of(&self, turn: TurnNo) -> Extent {
+        let facts = self.log.facts();
+        let mut extent = facts.open_turn(turn).map(Extent::of).unwrap_or_default();
+        let mut end = facts.output_bytes;
+        for record in &self.records {
+            let EventKind::Output { background, .. } = record.kind else { continue };
+            let bytes = record.body.len() as u64;
+            if !background && record.turn == Some(turn) {
+                extent.extend(end, bytes);
+            }
+            end += bytes;
+        }
+        extent
     }
 
     fn record_end(&mut self, reason: EndReason) {
-        let receipt = receipts::session_ended(&self.id, reason);
-        self.record(None, EventKind::SessionEnded { reason, receipt }, Bytes::new());
+        let workspace = self.workspace_fate();
+        let receipt = receipts::session_ended(&self.id, reason, workspace);
+        let message = (reason == EndReason::Idle).then(|| self.idle.in_words());
+        self.record(None, EventKind::SessionEnded { reason, message, receipt }, Bytes::new());
     }
 
     /// The keeper must answer within its patience.
-    fn expect_keeper(&mut self) {
+    pub(super) fn expect_keeper(&mut self) {
         self.timers.keeper = Some(Instant::now() + self.context.config.keeper_patience);
     }
 
@@ -183,6 +200,9 @@ impl Actor {
             }
             // A call that could not be passed on has ended with a record of its own.
             self.write_records();
+        }
+        if self.owed.is_empty() {
+            self.turns.let_go_of_recorded();
         }
         self.publish();
         // A closed link shows when it is read.
@@ -224,11 +244,9 @@ impl Actor {
     fn start(&mut self, turn: TurnNo) {
         let Some(starting) = self.turns.get_mut(turn) else { return };
         let code = std::mem::take(&mut starting.code);
-        if let Some(deadline_ms) = starting.deadline_ms {
-            let at = Instant::now() + Duration::from_millis(deadline_ms);
-            self.timers.deadline = Some((turn, at));
+        if let Some(deadline) = self.deadlines.of(starting.deadline_ms) {
+            self.timers.deadline = Some((turn, Instant::now() + deadline));
         }
-        starting.output_from = self.log.facts().output_bytes;
         self.command(Command::TurnStart { turn, more: false }, code);
     }
 

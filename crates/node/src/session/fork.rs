@@ -14,17 +14,21 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
-use windlass_journal::NewSession;
+use windlass_journal::{NewSession, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::{Event, Session as Machine};
-use windlass_protocol::api::SessionState;
+use windlass_protocol::api::{CopyScope, LeftOutDirectory, SessionState};
+use windlass_protocol::confinement::Isolation;
 use windlass_protocol::limits::WAITING_TURNS_MAX;
-use windlass_protocol::link::{Attached, Command, Fork, ForkDone, ForkEnd, NotCarried};
+use windlass_protocol::link::{Attached, Command, Fork, ForkDone, ForkEnd};
+use windlass_protocol::policy::Policy;
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
 
+use self::copy::{InPlace, NotCopied};
 use self::rooms::Staged;
 use super::actor::Actor;
 use super::keeper_link::KeeperLink;
+use super::receipts::WorkspaceFate;
 use super::requests::answer;
 use super::start::{self, Spec};
 use super::{Handle, Reply, Request};
@@ -42,6 +46,27 @@ pub(crate) struct Original {
     created: NewSession,
     /// Where the twin's place is to be made.
     room: PathBuf,
+    /// What confines it, as its worker said.
+    isolation: Option<Isolation>,
+}
+
+/// What a client wants of a twin.
+#[derive(Debug, Clone)]
+pub(crate) struct TwinWish {
+    pub id: SessionId,
+    /// The original's where absent.
+    pub owner: Option<Owner>,
+    pub copy: CopyScope,
+}
+
+/// A twin that was made, and what its client is told.
+#[derive(Debug)]
+pub(crate) struct MadeTwin {
+    pub handle: Handle,
+    pub done: ForkDone,
+    /// Directories that its workspace does not have, and how many more.
+    pub left_out: Vec<LeftOutDirectory>,
+    pub left_out_more: u64,
 }
 
 /// What a session's owner knows of forks.
@@ -63,15 +88,8 @@ pub(super) struct ForkSide {
 }
 
 impl ForkSide {
-    pub fn new(room: Option<PathBuf>, is_twin: bool) -> Self {
-        Self {
-            room,
-            current: None,
-            awaits_twin: is_twin,
-            held: None,
-            put_off: VecDeque::new(),
-            asked: None,
-        }
+    pub fn new(room: Option<PathBuf>, awaits_twin: bool) -> Self {
+        Self { room, current: None, awaits_twin, held: None, put_off: VecDeque::new(), asked: None }
     }
 
     /// Takes the keeper's current room. A fork command that the keeper has not seen yet may already
@@ -120,18 +138,17 @@ impl ForkSide {
 pub(crate) async fn fork(
     context: &Arc<Context>,
     original: Handle,
-    id: SessionId,
-    owner: Option<Owner>,
-) -> Result<(Handle, ForkDone), Failure> {
-    if !context.reserve(&id).await {
-        return Err(start::exists(&id));
+    wish: TwinWish,
+) -> Result<MadeTwin, Failure> {
+    if !context.reserve(&wish.id).await {
+        return Err(start::exists(&wish.id));
     }
     let context = context.clone();
     let forked = tokio::spawn(async move {
-        let forked = make(&context, &original, &id, owner).await;
+        let forked = make(&context, &original, &wish).await;
         if forked.is_err() {
-            context.cgroups.remove_of(&id);
-            context.forget(&id);
+            context.cgroups.remove_of(&wish.id);
+            context.forget(&wish.id);
         }
         forked
     });
@@ -141,16 +158,16 @@ pub(crate) async fn fork(
 async fn make(
     context: &Arc<Context>,
     original: &Handle,
-    id: &SessionId,
-    owner: Option<Owner>,
-) -> Result<(Handle, ForkDone), Failure> {
+    wish: &TwinWish,
+) -> Result<MadeTwin, Failure> {
+    let id = &wish.id;
     if context.journal.session(id).is_ok_and(|known| known.is_some()) {
         return Err(start::exists(id));
     }
     let (hold, until) = oneshot::channel();
     let held = original.ask(|reply| Request::Hold { until, reply }).await?;
     let Prepared { new, spec, fork, left_out } =
-        prepare_apart(context, original, held, id, owner).await?;
+        prepare_apart(context, original, held, wish.clone()).await?;
     let (socket, room) = (fork.socket.clone(), fork.room.clone());
     let asked = original.ask(|reply| Request::Fork { fork: Box::new(fork), reply });
     let asked = tokio::time::timeout(FORK_PATIENCE, asked).await;
@@ -159,28 +176,59 @@ async fn make(
     let mut done = match asked {
         Ok(done) => done,
         Err(failure) => {
-            let (context, id) = (context.clone(), id.clone());
-            let remove = move || {
-                rooms::unlink(&context.config, &id);
-                rooms::remove_place(&context.config, &room);
-            };
-            let _ = tokio::task::spawn_blocking(remove).await;
+            // The original's keeper may have died in the middle of it.
+            keepers::end_at(&socket);
+            remove_place(context, id, room).await;
             return Err(failure);
         }
     };
-    done.not_carried.extend(left_out);
-    let log = context.journal.create(new).map_err(|error| start::creation_failed(id, &error))?;
-    let half = NodeHalf::new(context.epoch, LinkSeq(0));
-    let link = KeeperLink::open(socket, half, None).map_err(|error| {
-        start::internal(&format!("the keeper of a twin cannot be reached: {error}"))
-    })?;
+    done.not_carried.extend(left_out.files);
+    let (log, link) = match record_and_reach(context, new, socket.clone()) {
+        Ok(made) => made,
+        Err(failure) => {
+            keepers::end_at(&socket);
+            remove_place(context, id, room).await;
+            return Err(failure);
+        }
+    };
     let machine = Machine::default();
     let (mut actor, handle) = start::assemble(context, id.clone(), machine, log, link, spec);
     actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
     context.admit(handle.clone());
     context.metrics.session_created();
     tokio::spawn(actor.run());
-    Ok((handle, done))
+    let NotCopied { directories, directories_more, .. } = left_out;
+    Ok(MadeTwin { handle, done, left_out: directories, left_out_more: directories_more })
+}
+
+/// Records a twin whose keeper listens, and connects to the keeper.
+fn record_and_reach(
+    context: &Context,
+    new: NewSession,
+    socket: PathBuf,
+) -> Result<(SessionLog, KeeperLink), Failure> {
+    let id = new.id.clone();
+    let log = context.journal.create(new).map_err(|error| start::creation_failed(&id, &error))?;
+    let half = NodeHalf::new(context.epoch, LinkSeq(0));
+    match KeeperLink::open(socket, half, None) {
+        Ok(link) => Ok((log, link)),
+        Err(error) => {
+            drop(log);
+            start::unrecord(context, &id);
+            Err(Failure::while_making("the keeper of a twin cannot be reached", &error))
+        }
+    }
+}
+
+/// Removes the directories of a twin that is not made.
+async fn remove_place(context: &Arc<Context>, id: &SessionId, room: PathBuf) {
+    let (context, id) = (context.clone(), id.clone());
+    let remove = move || {
+        rooms::unlink(&context.config, &id);
+        rooms::remove_place(&context.config, &room);
+    };
+    // It fails only with the runtime.
+    let _ = tokio::task::spawn_blocking(remove).await;
 }
 
 /// What a fork needs before the keeper is asked for it.
@@ -188,8 +236,8 @@ struct Prepared {
     new: NewSession,
     spec: Spec,
     fork: Fork,
-    /// Files that the copy of the workspace does not have.
-    left_out: Vec<NotCarried>,
+    /// What the copy of the workspace does not have.
+    left_out: NotCopied,
 }
 
 /// [`prepare`], where waiting hurts nobody.
@@ -197,11 +245,10 @@ async fn prepare_apart(
     context: &Arc<Context>,
     original: &Handle,
     held: Original,
-    id: &SessionId,
-    owner: Option<Owner>,
+    wish: TwinWish,
 ) -> Result<Prepared, Failure> {
-    let (context, id, first) = (context.clone(), id.clone(), original.family.clone());
-    let prepared = move || prepare(&context, held, id, first, owner);
+    let (context, first) = (context.clone(), original.family.clone());
+    let prepared = move || prepare(&context, held, wish, first);
     let prepared = tokio::task::spawn_blocking(prepared).await;
     prepared.map_err(|error| start::internal(&error.to_string()))?
 }
@@ -210,11 +257,11 @@ async fn prepare_apart(
 fn prepare(
     context: &Context,
     held: Original,
-    id: SessionId,
+    wish: TwinWish,
     first: SessionId,
-    owner: Option<Owner>,
 ) -> Result<Prepared, Failure> {
-    let Original { created, room } = held;
+    let Original { created, room, isolation } = held;
+    let TwinWish { id, owner, copy: scope } = wish;
     let spec = Spec::of(&created)?;
     check_hidden(context, &spec, created.workspace.as_ref())?;
     let socket = keepers::socket_path(&context.config, &id);
@@ -222,14 +269,13 @@ fn prepare(
     keepers::remove_socket(&socket);
     let staged = Staged::new(&context.config, &id).map_err(|error| cannot_copy(&error))?;
     let into = staged.workspace().map_err(|error| cannot_copy(&error))?;
-    let left_out = copy::copy(created.workspace.as_ref(), &into)?;
+    let in_place = in_place(isolation, spec.policy.as_ref(), created.workspace.as_ref());
+    let left_out = copy::copy(created.workspace.as_ref(), &into, scope, in_place)?;
     context.placeholders.leave_out(&created.id, created.workspace.as_ref(), &into);
     let copy = family::workspace(&room);
     // A session whose record has no policy is of a release that had none, and so has no limits.
     let limits = spec.policy.as_ref().map(|policy| policy.limits).unwrap_or_default();
-    let cgroups = context.cgroups.make(&id, &limits).map_err(|error| {
-        start::internal(&format!("the cgroups of session {id} cannot be made: {error}"))
-    })?;
+    let cgroups = start::make_cgroups(context, &id, &limits)?;
     let spec = Spec {
         cgroups: cgroups.clone(),
         // The original's, and the family's to the end.
@@ -251,9 +297,24 @@ fn prepare(
     rooms::link(&context.config, &id, &copy).map_err(|error| cannot_copy(&error))?;
     if let Err(error) = staged.install(&context.config, &room) {
         rooms::unlink(&context.config, &id);
-        return Err(refused(&format!("its twin's directories cannot be made: {error}")));
+        let what = "its twin's directories cannot be made";
+        return Err(Failure::of_machine(what, &error)
+            .unwrap_or_else(|| refused(&format!("{what}: {error}"))));
     }
     Ok(Prepared { new, spec, fork: Fork { session: id, socket, room, cgroups }, left_out })
+}
+
+/// A link into the original's workspace is made only where the twin cannot write through it: what keeps
+/// twins apart does not hold without confinement, and not in directories that both may write.
+fn in_place(isolation: Option<Isolation>, policy: Option<&Policy>, workspace: &Path) -> InPlace {
+    let Some(policy) = policy else { return InPlace::Nothing };
+    let is_confined = matches!(isolation, Some(Isolation::Full | Isolation::Landlock));
+    let home = std::env::home_dir();
+    if is_confined && !hidden::is_in_common(workspace, policy, home.as_deref()) {
+        InPlace::Link
+    } else {
+        InPlace::Nothing
+    }
 }
 
 /// A copy must not show what is hidden.
@@ -272,7 +333,7 @@ fn check_hidden(context: &Context, spec: &Spec, workspace: &Path) -> Result<(), 
 }
 
 fn cannot_copy(error: &std::io::Error) -> Failure {
-    Failure::new(ErrorCode::Internal, format!("the workspace cannot be copied: {error}"))
+    Failure::while_making("the workspace cannot be copied", error)
 }
 
 fn refused(message: &str) -> Failure {
@@ -300,7 +361,8 @@ impl Actor {
             return Err(refused("only Python sessions can be forked"));
         }
         self.fork.held = Some(until);
-        Ok(Original { created, room })
+        let isolation = self.log.facts().confinement.as_ref().map(|found| found.isolation);
+        Ok(Original { created, room, isolation })
     }
 
     /// Keeps a request for later: a turn or a reset that came while the session is held, or a fork that came
@@ -370,6 +432,12 @@ impl Actor {
                 self.catch_up();
             }
         }
+    }
+
+    /// What becomes of the workspace when the session ends.
+    pub(super) fn workspace_fate(&self) -> WorkspaceFate {
+        let info = self.info.lock().expect("no holder of this lock can panic");
+        WorkspaceFate::of(info.forked_from.as_ref())
     }
 
     /// The temporary directory that goes with this session: the family's, when this is the last of it.

@@ -82,6 +82,10 @@ impl Actor {
 
     fn take_attached(&mut self, attached: Attached) {
         self.greet(&attached);
+        self.take_failed(&attached);
+        if self.timers.deadline.is_none() {
+            self.rearm(&attached);
+        }
         let held = attached.last > self.link.half.after();
         self.attached = Some(attached);
         if !held {
@@ -98,13 +102,20 @@ impl Actor {
             info.hold = Some(attached.hold);
         }
         self.fork.keeper_said(attached);
+        self.owed.keeper_said(attached);
         self.context.starting.answered(&self.id);
         if let Err(error) = self.link.attached(attached) {
             tracing::warn!(session = %self.id, %error, "the keeper's link broke");
         }
     }
 
-    fn take_event(&mut self, link: LinkSeq, turn: Option<TurnNo>, kind: EventKind, body: Bytes) {
+    fn take_event(
+        &mut self,
+        link: LinkSeq,
+        turn: Option<TurnNo>,
+        mut kind: EventKind,
+        body: Bytes,
+    ) {
         if let EventKind::TurnEnded { outcome, error, usage, .. } = kind {
             let reported = Reported { link: Some(link), error, usage: Some(usage) };
             return self.turn_done(turn, outcome, reported);
@@ -117,6 +128,11 @@ impl Actor {
         if let EventKind::Confined(confinement) = &kind {
             let mut info = self.info.lock().expect("no holder of this lock can panic");
             info.confinement = Some(confinement.clone());
+        }
+        if let EventKind::Output { background, .. } = &mut kind {
+            // The node ended the turn before the keeper had told all of it: its output is told to be complete.
+            *background |=
+                turn.and_then(|turn| self.turns.get(turn)).is_some_and(|turn| turn.end.is_some());
         }
         self.note(turn, &kind, &body);
         self.limits.hear(&kind);
@@ -251,13 +267,16 @@ impl Actor {
 
 /// What an event means for the session's life.
 fn lifecycle_event(turn: Option<TurnNo>, kind: &EventKind) -> Option<Event> {
-    let turn = turn.unwrap_or_default();
+    let of_turn = turn.unwrap_or_default();
     match kind {
         EventKind::WorkerReady { .. } => Some(Event::WorkerReady),
+        EventKind::WorkerEnded { replaced: true, .. } => {
+            Some(Event::WorkerReplaced { running: turn })
+        }
         EventKind::WorkerEnded { limit, .. } => Some(Event::WorkerEnded { limit: *limit }),
         EventKind::ProtocolBroken { .. } => Some(Event::ProtocolBroken),
-        EventKind::StdinWait { .. } => Some(Event::StdinWaited { turn }),
-        EventKind::InputTaken { .. } => Some(Event::InputTaken { turn }),
+        EventKind::StdinWait { .. } => Some(Event::StdinWaited { turn: of_turn }),
+        EventKind::InputTaken { .. } => Some(Event::InputTaken { turn: of_turn }),
         _ => None,
     }
 }

@@ -221,6 +221,10 @@ impl KeeperLink {
         poll_fn(|cx| self.poll_flush(cx)).await
     }
 
+    pub fn is_flushed(&self) -> bool {
+        self.written == self.outgoing.len()
+    }
+
     /// Writes as much as there is room for.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.written < self.outgoing.len() {

@@ -28,7 +28,7 @@ impl LimitsHeard {
     pub fn hear(&mut self, kind: &EventKind) {
         match kind {
             EventKind::LimitReached { message, .. } => self.message.clone_from(message),
-            EventKind::WorkerEnded { limit, cause } => {
+            EventKind::WorkerEnded { limit, cause, .. } => {
                 self.cause.clone_from(cause);
                 let message = std::mem::take(&mut self.message);
                 self.ended = limit.map(|limit| (limit, message));
@@ -112,7 +112,7 @@ mod tests {
         let mut heard = LimitsHeard::default();
         let message = "it used 65 MiB of 64 MiB".to_owned();
         heard.hear(&EventKind::LimitReached { limit: Limit::Memory, message });
-        heard.hear(&EventKind::WorkerEnded { cause: String::new(), limit });
+        heard.hear(&EventKind::WorkerEnded { cause: String::new(), limit, replaced: false });
         heard
     }
 
@@ -139,7 +139,7 @@ mod tests {
         let mut heard = LimitsHeard::default();
         assert_eq!(heard.explain(ErrorCode::WorkerFailed), None);
         let cause = "cannot start python3: cannot hide /srv/keys: permission denied".to_owned();
-        heard.hear(&EventKind::WorkerEnded { cause: cause.clone(), limit: None });
+        heard.hear(&EventKind::WorkerEnded { cause: cause.clone(), limit: None, replaced: false });
         let error = heard.explain(ErrorCode::WorkerFailed).unwrap();
         assert!(error.message.starts_with(&cause), "{}", error.message);
     }

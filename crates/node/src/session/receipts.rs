@@ -3,6 +3,8 @@
 use windlass_protocol::SessionId;
 use windlass_protocol::event::{EndReason, Receipt};
 
+const WORKSPACE_FILES: &str = "files in the workspace";
+
 /// A turn was stopped in time, and the session goes on as it was.
 pub(super) fn state_kept(session: &SessionId) -> Receipt {
     let mut kept = kept(session);
@@ -21,13 +23,42 @@ pub(super) fn state_lost(session: &SessionId) -> Receipt {
     }
 }
 
+/// What becomes of a session's workspace when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WorkspaceFate {
+    Stays,
+    /// It is a twin's copy.
+    Goes,
+}
+
+impl WorkspaceFate {
+    /// Of a session with that original.
+    pub fn of(forked_from: Option<&SessionId>) -> Self {
+        if forked_from.is_some() { Self::Goes } else { Self::Stays }
+    }
+}
+
 /// What a session's end cost; nothing that its client did not ask for, when a client closed it.
-pub(super) fn session_ended(session: &SessionId, reason: EndReason) -> Option<Receipt> {
+pub(super) fn session_ended(
+    session: &SessionId,
+    reason: EndReason,
+    workspace: WorkspaceFate,
+) -> Option<Receipt> {
+    let mut receipt = receipt_of_end(session, reason)?;
+    if workspace == WorkspaceFate::Goes {
+        receipt.kept.retain(|kept| kept != WORKSPACE_FILES);
+        receipt.lost.push("files in the twin's copy of the workspace".into());
+    }
+    Some(receipt)
+}
+
+fn receipt_of_end(session: &SessionId, reason: EndReason) -> Option<Receipt> {
     match reason {
         EndReason::Closed => None,
         EndReason::WorkerExited
         | EndReason::StartFailed
         | EndReason::WallTime
+        | EndReason::Idle
         | EndReason::ProtocolError
         | EndReason::KeeperLost
         | EndReason::NodeGone => Some(Receipt {
@@ -42,8 +73,5 @@ pub(super) fn session_ended(session: &SessionId, reason: EndReason) -> Option<Re
 }
 
 fn kept(session: &SessionId) -> Vec<String> {
-    vec![
-        "files in the workspace".into(),
-        format!("output so far, at GET /v1/sessions/{session}/output"),
-    ]
+    vec![WORKSPACE_FILES.into(), format!("output so far, at GET /v1/sessions/{session}/output")]
 }

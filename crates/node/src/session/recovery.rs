@@ -9,17 +9,20 @@ use windlass_journal::NewEvent;
 use windlass_lifecycle::session::Loss;
 use windlass_lifecycle::{Effect, Event};
 use windlass_protocol::SessionId;
+use windlass_protocol::api::SessionState;
 use windlass_protocol::event::{EventKind, Usage};
 use windlass_protocol::link::{Attached, FromKeeper};
 use windlass_protocol::worker::WorkerOutcome;
 
 use super::actor::{Actor, Leave};
+use super::disk::OWED_RETRY;
 use super::fork::rooms;
 use super::keeper_link::Filled;
+use super::receipts::WorkspaceFate;
 use super::requests::answer;
 use super::{effects, receipts};
 use crate::clock::now_ms;
-use crate::keepers;
+use crate::{disk, keepers};
 
 /// How long a keeper may take to end beyond the grace it was given.
 const SEE_OFF: Duration = Duration::from_secs(5);
@@ -38,6 +41,9 @@ impl Actor {
                 continue;
             }
             self.plan(effect);
+        }
+        if matches!(self.machine.state(), SessionState::Starting | SessionState::Restarting) {
+            self.expect_keeper();
         }
         if let Some(turn) = attached.running.filter(|_| !attached.calls.is_empty()) {
             self.fail_unknown_calls(turn, &attached.calls);
@@ -87,6 +93,9 @@ impl Actor {
                 info.worker.clone_from(worker);
             }
             info.ended.clone_from(&facts.ended);
+            if info.ended.is_none() {
+                info.ended = self.owed.session_end();
+            }
         }
         let seq = facts.last_seq;
         self.seen.send_if_modified(|seen| std::mem::replace(seen, seq) != seq);
@@ -113,16 +122,51 @@ impl Actor {
         keepers::remove_socket(&self.link.path);
         let had_placeholders = self.context.placeholders.are_needed_by(&self.id);
         self.remove_belongings().await;
+        if !self.owed.is_empty() {
+            self.answer_closers();
+            if let Some(released) = self.until_recorded().await {
+                self.context.leave(&self.id);
+                let _ = released.send(());
+                return;
+            }
+        }
         self.context.forget(&self.id);
+        // Of those that end at the same moment, the last to be forgotten finds the family empty.
+        if let Some(room) = self.fork.first_room() {
+            let context = self.context.clone();
+            let _ = tokio::task::spawn_blocking(move || disk::settle(&context, &room)).await;
+        }
+        self.answer_closers();
+        if had_placeholders {
+            let context = self.context.clone();
+            drop(tokio::task::spawn_blocking(move || context.placeholders.stock_up()));
+        }
+    }
+
+    fn answer_closers(&mut self) {
         if let Some(closing) = self.closing.take() {
             for reply in closing.replies {
                 answer(reply, Ok(()));
             }
         }
-        if had_placeholders {
-            let context = self.context.clone();
-            drop(tokio::task::spawn_blocking(move || context.placeholders.stock_up()));
+    }
+
+    /// Answers for a session that is over while its end is only owed to the journal: until there is room, or this
+    /// node stops and the next one finds the keeper gone.
+    async fn until_recorded(&mut self) -> Option<oneshot::Sender<()>> {
+        while !self.owed.is_empty() {
+            let asked = tokio::time::timeout(OWED_RETRY, self.inbox.recv()).await;
+            match asked.map(|request| request.map(|request| self.serve(request))) {
+                Err(_) => {
+                    self.write_owed();
+                    self.publish();
+                }
+                Ok(None) => return None,
+                Ok(Some(Some(Leave::Released(reply)))) => return reply,
+                Ok(Some(_)) => self.answer_closers(),
+            }
         }
+        None
     }
 
     /// What was made for the session beside its journal and workspace.
@@ -176,7 +220,13 @@ impl Actor {
         let _ = self.try_write(&mut Vec::new());
         self.link.acknowledge_all();
         let _ = self.link.flush();
-        self.context.forget(&self.id);
+        if self.link.is_flushed() {
+            // The keeper reads what lies in its socket, whoever goes.
+            for given in std::mem::take(&mut self.confirmations) {
+                answer(given.reply, self.snapshot(given.turn));
+            }
+        }
+        self.context.leave(&self.id);
         if let Some(reply) = reply {
             let _ = reply.send(());
         }
@@ -184,7 +234,11 @@ impl Actor {
 }
 
 /// The records of a keeper's death when no owner is there to write them.
-pub(super) fn records_of_loss(id: &SessionId, effects: &[Effect]) -> Vec<NewEvent> {
+pub(super) fn records_of_loss(
+    id: &SessionId,
+    effects: &[Effect],
+    workspace: WorkspaceFate,
+) -> Vec<NewEvent> {
     let record =
         |turn, kind| NewEvent { at_ms: now_ms(), turn, link: None, kind, body: Bytes::new() };
     effects
@@ -197,8 +251,8 @@ pub(super) fn records_of_loss(id: &SessionId, effects: &[Effect]) -> Vec<NewEven
                 Some(record(Some(turn), EventKind::TurnEnded { outcome, error, usage, receipt }))
             }
             Effect::End { reason } => {
-                let receipt = receipts::session_ended(id, reason);
-                Some(record(None, EventKind::SessionEnded { reason, receipt }))
+                let receipt = receipts::session_ended(id, reason, workspace);
+                Some(record(None, EventKind::SessionEnded { reason, message: None, receipt }))
             }
             _ => None,
         })

@@ -9,12 +9,15 @@ use windlass_protocol::{ErrorCode, TurnId, TurnNo};
 use super::actor::{Actor, Closing, Leave, WAITERS_MAX, Waiter};
 use super::disk::Written;
 use super::effects::Act;
-use super::turns::{Snapshot, Turn};
+use super::turns::{Extent, Snapshot, Turn};
 use super::{Reply, Request, Submit, Until, Which};
 use crate::failure::Failure;
 
 impl Actor {
     pub(super) fn serve(&mut self, request: Request) -> Option<Leave> {
+        if request.is_of_client() {
+            self.idle.used();
+        }
         match request {
             Request::Submit(_) if self.fork.is_behind() => self.put_off(request),
             Request::Reset { .. } if self.fork.cannot_reset() => self.put_off(request),
@@ -65,12 +68,11 @@ impl Actor {
             let _ = submit.number.set(number);
             return self.answer_about(number, submit.until, submit.reply);
         }
-        if let Some(id) = &submit.id
-            && self.turns.may_be_past(id)
-            && let Ok(Some(record)) = self.context.journal.turn(&self.id, id)
-        {
-            let turn = Turn::from_record(record);
-            return answer(submit.reply, Ok(Snapshot { turn, state: TurnState::Ended }));
+        match submit.id.as_ref().map(|id| self.past(id)) {
+            None | Some(Ok(None)) => {}
+            Some(Ok(Some(past))) => return answer(submit.reply, Ok(past)),
+            // Without an answer of the journal nobody knows whether the turn has run.
+            Some(Err(failure)) => return answer(submit.reply, Err(failure)),
         }
         let number = self.log.facts().last_turn.next();
         let id = submit.id.unwrap_or_else(|| TurnId::from_number(number));
@@ -137,11 +139,28 @@ impl Actor {
 
     pub(super) fn snapshot(&self, turn: TurnNo) -> Result<Snapshot, Failure> {
         let found = self.turns.get(turn).ok_or_else(|| self.no_turn(&TurnId::from_number(turn)))?;
+        let mut found = found.clone();
         let state = match found.end {
             Some(_) => TurnState::Ended,
             None => self.machine.turn_state(turn),
         };
-        Ok(Snapshot { turn: found.clone(), state })
+        if let Some(open) = self.log.facts().open_turn(turn).filter(|_| found.end.is_none()) {
+            found.extent = Extent::of(open);
+        }
+        Ok(Snapshot { turn: found, state })
+    }
+
+    /// A turn that ended so long ago that only the journal has it.
+    fn past(&self, id: &TurnId) -> Result<Option<Snapshot>, Failure> {
+        if !self.turns.may_be_past(id) {
+            return Ok(None);
+        }
+        let found = self.context.journal.turn(&self.id, id).map_err(|error| {
+            let message = format!("the journal of session {} cannot be read: {error}", self.id);
+            Failure::new(ErrorCode::Internal, message)
+        })?;
+        let ended = |record| Snapshot { turn: Turn::from_record(record), state: TurnState::Ended };
+        Ok(found.map(ended))
     }
 
     fn interrupt(&mut self, turn: Option<TurnId>, reply: Reply<Snapshot>) {
@@ -150,14 +169,16 @@ impl Actor {
             None => self.machine.current(),
         };
         let Some(number) = number else {
-            let failure = match turn {
-                Some(id) => self.no_turn(&id),
-                None => Failure::new(
-                    ErrorCode::TurnNotRunning,
-                    format!("session {} is not running a turn", self.id),
-                ),
+            let not_running = || {
+                let message = format!("session {} is not running a turn", self.id);
+                Failure::new(ErrorCode::TurnNotRunning, message)
             };
-            return answer(reply, Err(failure));
+            let answered = match turn {
+                // A turn that ended is told as ended, however long ago that was.
+                Some(id) => self.past(&id).and_then(|past| past.ok_or_else(|| self.no_turn(&id))),
+                None => Err(not_running()),
+            };
+            return answer(reply, answered);
         };
         self.step(Event::InterruptAsked { turn: number });
         self.commit();
@@ -166,7 +187,12 @@ impl Actor {
 
     fn input(&mut self, id: &TurnId, bytes: Bytes, eof: bool, reply: Reply<Snapshot>) {
         let Some(turn) = self.turns.number(id) else {
-            return answer(reply, Err(self.no_turn(id)));
+            let failure = match self.past(id) {
+                Ok(Some(_)) => Failure::of(ErrorCode::TurnNotRunning, self.id.as_str()),
+                Ok(None) => self.no_turn(id),
+                Err(failure) => failure,
+            };
+            return answer(reply, Err(failure));
         };
         let (machine, effects) = std::mem::take(&mut self.machine).step(Event::InputGiven { turn });
         self.machine = machine;

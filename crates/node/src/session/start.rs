@@ -12,14 +12,17 @@ use windlass_lifecycle::Session as Machine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
-use windlass_protocol::policy::{HostRules, Network, Policy};
+use windlass_protocol::policy::{HostRules, Limits, Network, Policy};
 use windlass_protocol::{ErrorCode, Owner, SessionId};
 
 use super::actor::{Actor, Timers};
+use super::alarm::Alarm;
 use super::calls::OpenCalls;
 use super::confine::Confined;
+use super::deadlines::Deadlines;
 use super::disk::Owed;
 use super::fork::{ForkSide, rooms};
+use super::idle::{ClientPresence, IdleWatch};
 use super::keeper_link::KeeperLink;
 use super::limits::{self, LimitsHeard};
 use super::places;
@@ -63,6 +66,12 @@ pub(super) struct Spec {
     /// The interpreter whose zygote its workers are forked from.
     #[serde(default)]
     pub zygote_of: Option<PathBuf>,
+    /// Its idle timeout in seconds, 0 for none; absent where the node's is meant.
+    #[serde(default)]
+    pub idle_s: Option<u64>,
+    /// The deadline of its turns that have none; absent where the node's is meant.
+    #[serde(default)]
+    pub deadline_ms: Option<u64>,
 }
 
 /// Of a session whose record does not say.
@@ -168,31 +177,47 @@ async fn make(
             .map_err(|error| internal(&error.to_string()))??
     };
     let half = NodeHalf::new(context.epoch, prepared.log.facts().last_link);
-    let unreached = |error| internal(&format!("the keeper cannot be reached: {error}"));
-    let mut link = match &prepared.claimed {
-        Some(claimed) => {
-            let line = claimed.line().and_then(LeanStream::new).map_err(unreached)?;
-            KeeperLink::over(line, prepared.socket, half, Some(prepared.launch))
+    let Prepared { log, socket, launch, spec, zygote, claimed } = prepared;
+    let link = match reach_keeper(claimed.as_ref(), socket, half, launch, zygote).await {
+        Ok(link) => link,
+        Err(error) => {
+            drop(log);
+            let (context, unmade) = (context.clone(), id.clone());
+            // It fails only with the runtime.
+            let _ = tokio::task::spawn_blocking(move || unrecord(&context, &unmade)).await;
+            let what = format_args!("the keeper of session {id} cannot be reached");
+            return Err(Failure::while_making(what, &error));
         }
-        None => {
-            let launch = Some(prepared.launch);
-            KeeperLink::open_with(prepared.socket, half, launch, prepared.zygote)
-        }
-    }
-    .map_err(unreached)?;
-    // Whoever hears that the session is there finds it there, also if this node dies now. A keeper
-    // that does not read is its owner's to deal with.
-    if let Ok(told) = tokio::time::timeout(LAUNCH_WAIT, link.flushed()).await {
-        told.map_err(unreached)?;
-    }
-    if let Some(claimed) = prepared.claimed {
+    };
+    if let Some(claimed) = claimed {
         claimed.used();
     }
-    let machine = Machine::default();
-    let spec = prepared.spec;
-    let (mut actor, handle) = assemble(context, id, machine, prepared.log, link, spec);
+    let (mut actor, handle) = assemble(context, id, Machine::default(), log, link, spec);
     actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
     Ok((actor, handle))
+}
+
+/// Connects to a session's keeper and tells it what it keeps.
+async fn reach_keeper(
+    claimed: Option<&Claimed>,
+    socket: PathBuf,
+    half: NodeHalf,
+    launch: Box<Launch>,
+    zygote: Option<OwnedFd>,
+) -> std::io::Result<KeeperLink> {
+    let mut link = match claimed {
+        Some(claimed) => {
+            let line = claimed.line().and_then(LeanStream::new)?;
+            KeeperLink::over(line, socket, half, Some(launch))
+        }
+        None => KeeperLink::open_with(socket, half, Some(launch), zygote),
+    }?;
+    // Whoever hears that the session is there finds it there, also if this node dies now. A keeper
+    // that does not read is its owner's to deal with.
+    match tokio::time::timeout(LAUNCH_WAIT, link.flushed()).await {
+        Ok(told) => told.map(|()| link),
+        Err(_) => Ok(link),
+    }
 }
 
 struct Prepared {
@@ -216,9 +241,7 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
     let limits = policy.limits;
     let cgroups = match &claimed {
         Some(claimed) => claimed.cgroups.clone(),
-        None => context.cgroups.make(id, &limits).map_err(|error| {
-            internal(&format!("the cgroups of session {id} cannot be made: {error}"))
-        })?,
+        None => make_cgroups(context, id, &limits)?,
     };
     let spec = Spec {
         interrupt_grace_ms: millis(grace),
@@ -228,6 +251,8 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
         owner: wanted.owner.clone(),
         room: Some(room.clone()),
         zygote_of: zygote.as_ref().map(|_| recipe.interpreter.clone()),
+        idle_s: wanted.idle_s,
+        deadline_ms: wanted.deadline_ms,
         ..Spec::default()
     };
     let new = NewSession {
@@ -245,7 +270,14 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
     .map_err(|error| creation_failed(id, &error))?;
     let socket = match &claimed {
         Some(claimed) => claimed.socket.clone(),
-        None => keepers::start(context, id).map_err(|error| internal(&error.to_string()))?,
+        None => match start_keeper(context, id) {
+            Ok(socket) => socket,
+            Err(failure) => {
+                drop(log);
+                unrecord(context, id);
+                return Err(failure);
+            }
+        },
     };
     // A worker that waited was forked already.
     let zygote = zygote.filter(|_| claimed.is_none()).and_then(|zygote| zygote.connect().ok());
@@ -274,6 +306,32 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
     Ok(Prepared { log, socket, launch, spec, zygote, claimed })
 }
 
+/// Takes the record of a session back whose keeper could not be had: whoever asked is told so, and there is no
+/// such session.
+pub(super) fn unrecord(context: &Context, id: &SessionId) {
+    if let Err(error) = context.journal.remove(id) {
+        tracing::warn!(session = %id, %error, "the record of a session that was not made stays");
+    }
+}
+
+/// The cgroups that a session's processes join.
+pub(super) fn make_cgroups(
+    context: &Context,
+    id: &SessionId,
+    limits: &Limits,
+) -> Result<Vec<PathBuf>, Failure> {
+    context.cgroups.make(id, limits).map_err(|error| {
+        Failure::while_making(format_args!("the cgroups of session {id} cannot be made"), &error)
+    })
+}
+
+/// Starts a keeper, and says where its socket is.
+fn start_keeper(context: &Context, id: &SessionId) -> Result<PathBuf, Failure> {
+    keepers::start(context, id).map_err(|error| {
+        Failure::while_making(format_args!("the keeper of session {id} cannot be started"), &error)
+    })
+}
+
 fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {
     let asked = wanted.policy.clone().unwrap_or_default();
     asked.resolve().map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))
@@ -290,6 +348,7 @@ pub(super) fn assemble(
     let (sender, inbox) = mpsc::channel(INBOX_MAX);
     let (seen, seen_receiver) = watch::channel(log.facts().last_seq);
     let info = Arc::new(Mutex::new(info_with(log.facts(), machine.state(), &spec)));
+    let clients = ClientPresence::default();
     let egress = spec.hosts().map(|rules| Arc::new(Ledger::new(rules, sender.clone())));
     let handle = Handle {
         id: id.clone(),
@@ -300,8 +359,11 @@ pub(super) fn assemble(
         egress,
         family: spec.family.clone().unwrap_or_else(|| id.clone()),
         room: spec.room.clone(),
+        clients: clients.clone(),
     };
     let caller = spec.caller(&id);
+    // Of a twin that an earlier node made, the journal may know already that its worker has been up.
+    let awaits_twin = spec.forked_from.is_some() && log.facts().worker.is_none();
     let wall_s = spec.wall_s();
     let wall = limits::wall_end(log.facts().created.created_at_ms, wall_s);
     let timers = Timers { wall, ..Timers::default() };
@@ -320,6 +382,9 @@ pub(super) fn assemble(
         waiters: Vec::new(),
         confirmations: Vec::new(),
         timers,
+        alarm: Alarm::default(),
+        idle: IdleWatch::new(spec.idle_s, context.config.session_idle, clients),
+        deadlines: Deadlines::new(spec.deadline_ms, context.config.deadline),
         interrupt_grace_ms: spec.interrupt_grace_ms,
         wall_s,
         limits: LimitsHeard::default(),
@@ -331,7 +396,7 @@ pub(super) fn assemble(
         owed: Owed::default(),
         attached: None,
         closing: None,
-        fork: ForkSide::new(spec.room, spec.forked_from.is_some()),
+        fork: ForkSide::new(spec.room, awaits_twin),
     };
     (actor, handle)
 }
@@ -365,6 +430,8 @@ fn info_with(facts: &Facts, state: SessionState, spec: &Spec) -> api::Session {
         output_bytes: facts.output_bytes,
         output_dropped_bytes: facts.output_dropped_bytes,
         messages_dropped: facts.messages_dropped,
+        idle_s: spec.idle_s,
+        deadline_ms: spec.deadline_ms,
         ended: facts.ended.clone(),
     }
 }
@@ -387,7 +454,9 @@ pub(super) fn creation_failed(id: &SessionId, error: &CreateError) -> Failure {
             let message = format!("the journal has no record for session {id}: {error}");
             Failure::new(ErrorCode::MessageTooLarge, message)
         }
-        other => internal(&format!("the journal of session {id} cannot be made: {other}")),
+        other => {
+            Failure::while_making(format_args!("the journal of session {id} cannot be made"), other)
+        }
     }
 }
 

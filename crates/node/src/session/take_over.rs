@@ -10,17 +10,17 @@ use windlass_journal::{Facts, OpenTurn, Recovered, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, WorkerFact};
 use windlass_lifecycle::{Event, Session as Machine};
-use windlass_protocol::link::FromKeeper;
+use windlass_protocol::link::{Attached, FromKeeper};
 use windlass_protocol::{LinkSeq, SessionId, TurnNo};
 
 use super::actor::Actor;
 use super::fork::rooms;
 use super::keeper_link::{Filled, KeeperLink};
 use super::places;
+use super::receipts::WorkspaceFate;
 use super::start::{Spec, assemble};
 use super::turns::Turn;
 use super::view::Ends;
-use crate::clock::now_ms;
 use crate::context::Context;
 use crate::keepers;
 
@@ -110,22 +110,23 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     let workspace = config.workspace_of(id);
     let _ = rooms::state(config)
         .and_then(|state| state.remove_directory(rooms::inside(config, &workspace)?));
-    context.journal.remove(id).map_err(|error| format!("journal: {error}"))
+    context.journal.remove(id).map(drop).map_err(|error| format!("journal: {error}"))
 }
 
 impl Actor {
-    /// The open turns of an earlier node, their timers included.
+    /// The open turns of an earlier node. The deadline of the running one is counted from its start, which
+    /// only the keeper knows (see `rearm`).
     fn reload(&mut self, recovered: Recovered) {
         self.turns.had_others();
         let running = self.machine.current();
         let code: HashMap<TurnNo, Bytes> = recovered.code.into_iter().collect();
         for open in self.log.facts().open_turns.clone() {
-            if Some(open.number) == running {
-                self.rearm(&open);
+            if Some(open.number) == running && open.interrupt.is_some() {
+                let grace = Duration::from_millis(self.interrupt_grace_ms);
+                self.timers.grace = Some((open.number, Instant::now() + grace));
             }
             let code = code.get(&open.number).cloned().unwrap_or_default();
             let mut turn = Turn::new(open.id, open.number, code, open.deadline_ms);
-            turn.output_from = open.output_from;
             turn.output = Ends::elsewhere(open.output_bytes);
             turn.displays = open.displays;
             turn.stdin_wait = open.stdin_wait;
@@ -134,15 +135,37 @@ impl Actor {
         }
     }
 
-    fn rearm(&mut self, open: &OpenTurn) {
-        let now = Instant::now();
-        if open.interrupt.is_some() {
-            let grace = Duration::from_millis(self.interrupt_grace_ms);
-            self.timers.grace = Some((open.number, now + grace));
-        } else if let Some(deadline_ms) = open.deadline_ms {
-            let passed = now_ms().saturating_sub(open.accepted_at_ms);
-            let left = Duration::from_millis(deadline_ms.saturating_sub(passed));
-            self.timers.deadline = Some((open.number, now + left));
+    /// Whether an earlier node gave the keeper this turn, although the journal does not tell: the disk was
+    /// full when the turn before it ended. What became of the turn is among the events that the keeper
+    /// held; it must not be given again.
+    pub(super) fn keeper_was_given(&self, turn: TurnNo) -> bool {
+        self.attached.as_ref().is_some_and(|attached| turn <= attached.last_turn)
+    }
+
+    /// Goes on with a turn that the keeper was given by an earlier node.
+    pub(super) fn goes_on(&mut self, turn: TurnNo) {
+        if let Some(given) = self.turns.get_mut(turn) {
+            given.code = Bytes::new();
+        }
+        if let Some(attached) = self.attached.take() {
+            self.rearm(&attached);
+            self.attached = Some(attached);
+        }
+    }
+
+    /// The keeper has said how long the turn that it runs has run: the rest of its deadline is left, as
+    /// if no node had been replaced. A keeper that does not say gives it the whole deadline again.
+    pub(super) fn rearm(&mut self, attached: &Attached) {
+        let Some(turn) = attached.running.filter(|turn| self.machine.current() == Some(*turn))
+        else {
+            return;
+        };
+        let is_stopped = self.timers.grace.is_some_and(|(of, _)| of == turn);
+        let own_ms = self.turns.get(turn).and_then(|running| running.deadline_ms);
+        if let Some(deadline) = self.deadlines.of(own_ms).filter(|_| !is_stopped) {
+            let passed = Duration::from_millis(attached.running_ms.unwrap_or(0));
+            let left = deadline.saturating_sub(passed);
+            self.timers.deadline = Some((turn, Instant::now() + left));
         }
     }
 }
@@ -159,12 +182,17 @@ fn life_facts(facts: &Facts) -> LifeFacts {
         (false, None) => WorkerFact::Gone,
     };
     let open = facts.open_turns.iter().map(|turn| turn.number).collect();
-    LifeFacts { open, first, worker, restarts: facts.restarts }
+    // Each end is followed by the wish for another worker.
+    let restarts = facts.restarts.saturating_add(facts.ended_since_ready);
+    LifeFacts { open, first, worker, restarts }
 }
 
 /// Writes the end of a session whose keeper is gone: its open turns are lost, and so is it.
 fn end_without_keeper(mut log: SessionLog, machine: Machine, id: &SessionId) -> Result<(), String> {
     let (_, effects) = machine.step(Event::KeeperLost(KeeperLoss::Died));
-    let records = super::recovery::records_of_loss(id, &effects);
+    // A record that cannot be read says nothing of an original.
+    let spec = Spec::of(&log.facts().created).unwrap_or_default();
+    let workspace = WorkspaceFate::of(spec.forked_from.as_ref());
+    let records = super::recovery::records_of_loss(id, &effects, workspace);
     log.append(records).map(|_| ()).map_err(|error| format!("journal: {error}"))
 }

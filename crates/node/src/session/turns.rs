@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
-use windlass_journal::{OutputRange, TurnRecord, Whose};
+use windlass_journal::{OpenTurn, OutputRange, TurnRecord, Whose};
 use windlass_protocol::api::{DisplayRef, StdinWait, TurnState};
 use windlass_protocol::event::{Receipt, TurnError, Usage};
 use windlass_protocol::host::Within;
@@ -34,9 +34,7 @@ pub(crate) struct Turn {
     /// The host tool call in which it was submitted.
     pub within: Option<Within>,
     pub output: Ends,
-    /// Where its output lies in the session's.
-    pub output_from: u64,
-    pub output_to: u64,
+    pub extent: Extent,
     pub displays: Vec<DisplayRef>,
     /// Bytes so far of a display that goes on.
     pub display_bytes: u64,
@@ -46,6 +44,31 @@ pub(crate) struct Turn {
     pub end: Option<End>,
     /// The journal could not take all of it.
     pub disk_full: bool,
+}
+
+/// Where a turn's output lies in the session's: from its first byte to its last. Set when the turn ends;
+/// before that the journal's facts have it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub from: u64,
+    pub to: u64,
+    /// Bytes of the turn's own; background output may lie between them.
+    bytes: u64,
+}
+
+impl Extent {
+    pub fn of(open: &OpenTurn) -> Self {
+        Self { from: open.output_from, to: open.output_to, bytes: open.output_bytes }
+    }
+
+    /// The turn has printed so many bytes, which start there.
+    pub fn extend(&mut self, from: u64, bytes: u64) {
+        if self.bytes == 0 {
+            self.from = from;
+        }
+        self.to = from + bytes;
+        self.bytes += bytes;
+    }
 }
 
 /// How a turn ended.
@@ -73,8 +96,7 @@ impl Turn {
             deadline_ms,
             within: None,
             output: Ends::default(),
-            output_from: 0,
-            output_to: u64::MAX,
+            extent: Extent::default(),
             displays: Vec::new(),
             display_bytes: 0,
             stdin_wait: None,
@@ -87,8 +109,8 @@ impl Turn {
     /// A turn that ended long ago, from the journal. Its output is read from there too.
     pub fn from_record(record: TurnRecord) -> Self {
         let mut turn = Self::new(record.id, record.number, Bytes::new(), None);
-        turn.output_from = record.output_from;
-        turn.output_to = record.output_to;
+        let (from, to, bytes) = (record.output_from, record.output_to, record.output_bytes);
+        turn.extent = Extent { from, to, bytes };
         turn.output = Ends::elsewhere(record.output_bytes);
         turn.displays = record.displays;
         turn.end = Some(End {
@@ -102,7 +124,8 @@ impl Turn {
 
     /// Where the journal has its output.
     pub fn range(&self) -> OutputRange {
-        OutputRange { from: self.output_from, to: self.output_to, whose: Whose::Turn(self.number) }
+        let Extent { from, to, .. } = self.extent;
+        OutputRange { from, to, whose: Whose::Turn(self.number) }
     }
 
     /// Whether the keeper has room for so much more input.
@@ -176,13 +199,19 @@ impl Turns {
         self.by_number.contains_key(&found).then_some(found)
     }
 
-    /// The turn ended: it stays at hand until enough others have.
+    /// The turn ended: it stays at hand until its end is in the journal and enough others have ended.
     pub fn ended(&mut self, number: TurnNo) {
         self.recent.push_back(number);
-        if self.recent.len() > RECENT_MAX
-            && let Some(oldest) = self.recent.pop_front()
-        {
-            self.put_by(oldest);
+    }
+
+    /// The ends of all turns are in the journal: older ones need not be at hand. While a full disk owes
+    /// some to the journal, all stay, as many as a session can have open at once: no more are accepted
+    /// meanwhile.
+    pub fn let_go_of_recorded(&mut self) {
+        while self.recent.len() > RECENT_MAX {
+            if let Some(oldest) = self.recent.pop_front() {
+                self.put_by(oldest);
+            }
         }
     }
 
@@ -229,6 +258,8 @@ mod tests {
             turns.insert(turn(number));
             turns.ended(TurnNo(number));
         }
+        assert_eq!(turns.number(&turn(3).id), Some(TurnNo(3)), "its end may not be recorded");
+        turns.let_go_of_recorded();
         assert_eq!(turns.number(&turn(3).id), None, "it is not at hand any more");
         assert!(turns.may_be_past(&turn(3).id));
         assert!(!turns.may_be_past(&turn(past + 1).id));
@@ -243,6 +274,7 @@ mod tests {
         for number in 1..=many {
             turns.insert(turn(number));
             turns.ended(TurnNo(number));
+            turns.let_go_of_recorded();
         }
         assert!(turns.may_be_past(&turn(many + 1).id));
     }

@@ -164,6 +164,11 @@ impl Hub {
         table.by_session.is_empty() && table.by_owner.is_empty()
     }
 
+    /// Whether a host is there for all sessions of this owner.
+    pub fn serves_owner(&self, owner: &Owner) -> bool {
+        self.lock().by_owner.contains_key(owner)
+    }
+
     /// Lets go of all hosts, and waits until they are gone.
     pub async fn part(&self) {
         let mut emptied = pin!(self.emptied.notified());

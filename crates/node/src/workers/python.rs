@@ -187,6 +187,11 @@ impl Python {
         Ok(ZygoteRecipe { argv, env, places, trusted })
     }
 
+    /// Where this release's worker is.
+    pub fn program(&self) -> &Path {
+        &self.root
+    }
+
     fn root_text(&self) -> String {
         self.root.display().to_string()
     }

@@ -2,6 +2,7 @@
 //! following a link and without blocking, and is judged by its open descriptor. Files share their
 //! blocks with the original's where the file system can do that, and are copied where it cannot.
 //!
+//! Directories that can be made or installed again are left out, unless all is asked for ([`judge`]).
 //! Links stay links, and lead where they led. Sockets, pipes and devices are left out. Set-user-id and
 //! set-group-id bits are not copied. What the session itself could not read is left out and named: the
 //! copy is made by a thread without the capabilities that ignore file modes, so the kernel decides.
@@ -22,6 +23,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
+use super::ignorable::{Ignorable, SkipRule, judge};
 use super::{Directory, READ, is_of_kernel, kind};
 
 /// Mode bits that a copy has: of a file, and of a directory (with the sticky bit).
@@ -34,6 +36,9 @@ const PART_BYTES: u64 = 64 << 20;
 /// Entries that are left out and named; the rest is counted.
 const NAMED_MAX: usize = 64;
 
+/// Directories that were left out and are named; the rest is counted.
+const SKIPPED_MAX: usize = 64;
+
 /// What a copy may take.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyLimits {
@@ -42,6 +47,10 @@ pub struct CopyLimits {
     /// Directories within each other.
     pub depth: usize,
     pub until: Instant,
+    /// Whether directories are left out that can be made or installed again.
+    pub skip: SkipRule,
+    /// Names that are passed over without a word: files that somebody is just writing.
+    pub omit: fn(&OsStr) -> bool,
 }
 
 /// Why a tree was not copied. Paths are relative to it.
@@ -68,6 +77,18 @@ pub struct LeftOut {
     pub named: Vec<(PathBuf, &'static str)>,
     /// How many more there are.
     pub others: usize,
+    /// Directories that can be made or installed again.
+    pub skipped: Vec<Skipped>,
+    /// How many more of these there are.
+    pub skipped_more: u64,
+}
+
+/// A directory that was left out because it can be made or installed again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// Relative to the tree.
+    pub path: PathBuf,
+    pub why: Ignorable,
 }
 
 const UNREADABLE: &str = "the session may not read it";
@@ -146,7 +167,7 @@ impl Copying<'_> {
         while let Some(entry) = entries.next() {
             let entry = entry.map_err(|errno| self.failed(errno))?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name == "." || name == ".." {
+            if name == "." || name == ".." || (self.left.omit)(name) {
                 continue;
             }
             self.left.entries = self.left.entries.checked_sub(1).ok_or(CopyError::TooLarge)?;
@@ -197,6 +218,12 @@ impl Copying<'_> {
             && is_of_kernel(&source).map_err(|errno| self.failed(errno))?
         {
             self.leave_out(OF_KERNEL);
+            return Ok(());
+        }
+        if self.left.skip == SkipRule::LeaveOut
+            && let Some(why) = judge(pair.name, source.as_fd())
+        {
+            self.skip(why);
             return Ok(());
         }
         let depth = depth.checked_sub(1);
@@ -328,6 +355,20 @@ impl Copying<'_> {
         } else {
             self.left_out.others += 1;
         }
+    }
+
+    /// Caches are many and small: they make room for what a client may miss.
+    fn skip(&mut self, why: Ignorable) {
+        let skipped = &mut self.left_out.skipped;
+        if skipped.len() >= SKIPPED_MAX {
+            self.left_out.skipped_more += 1;
+            let cache = skipped.iter().position(|one| one.why == Ignorable::Cache);
+            match cache.filter(|_| why != Ignorable::Cache) {
+                Some(cache) => drop(skipped.swap_remove(cache)),
+                None => return,
+            }
+        }
+        skipped.push(Skipped { path: self.at.clone(), why });
     }
 
     fn failed(&self, errno: Errno) -> CopyError {

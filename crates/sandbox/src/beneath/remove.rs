@@ -7,11 +7,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, chmod, fchmod, fstat, openat, unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, chmod, fchmod, fstat, openat, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
-use super::{rename_new, resolved};
+use super::measure::disk_bytes;
+use super::{kind, rename_new, resolved};
 
 /// Directories within each other that are open at once. A deeper one is moved up first.
 const DEPTH_MAX: usize = 64;
@@ -28,9 +30,25 @@ const TOO_MANY: Errno = Errno::NOBUFS;
 /// What the node needs to empty a directory.
 const OWNER_ALL: u32 = 0o700;
 
+/// What the disk got back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// A file that has another name elsewhere gives nothing back.
+    pub bytes: u64,
+    pub entries: u64,
+}
+
+impl std::ops::AddAssign for Freed {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.entries = self.entries.saturating_add(other.entries);
+    }
+}
+
 /// Removes `name` from the directory `above`, and what is beneath it.
-pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
-    let mut removing = Removing { above, waiting: vec![name.to_owned()], count: 0 };
+pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Freed> {
+    let freed = Freed::default();
+    let mut removing = Removing { above, waiting: vec![name.to_owned()], count: 0, freed };
     while let Some(next) = removing.waiting.pop() {
         match removing.entry(above, &next, 0) {
             // There is more in it; what was moved up goes first.
@@ -38,7 +56,7 @@ pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()
             done => done?,
         }
     }
-    Ok(())
+    Ok(removing.freed)
 }
 
 struct Removing<'a> {
@@ -47,6 +65,7 @@ struct Removing<'a> {
     /// Names there that are still to be removed.
     waiting: Vec<OsString>,
     count: usize,
+    freed: Freed,
 }
 
 impl Removing<'_> {
@@ -56,9 +75,17 @@ impl Removing<'_> {
         name: &OsStr,
         depth: usize,
     ) -> rustix::io::Result<()> {
+        // Looked at before it goes: its last name gives its blocks back.
+        let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_last = kind(&stat) == FileType::Directory || stat.st_nlink <= 1;
+        let freed = Freed { bytes: if is_last { disk_bytes(&stat) } else { 0 }, entries: 1 };
         match unlinkat(directory, name, AtFlags::empty()) {
             Err(Errno::ISDIR | Errno::PERM) => {}
-            done => return done,
+            done => {
+                done?;
+                self.freed += freed;
+                return Ok(());
+            }
         }
         let mut last = Err(Errno::NOTEMPTY);
         for _ in 0..PASSES_MAX {
@@ -72,7 +99,9 @@ impl Removing<'_> {
                 break;
             }
         }
-        last
+        last?;
+        self.freed += freed;
+        Ok(())
     }
 
     fn empty(&mut self, directory: OwnedFd, depth: usize) -> rustix::io::Result<()> {

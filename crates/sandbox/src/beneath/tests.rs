@@ -1,6 +1,7 @@
 //! Each operation against links in every position of its path, and against trees that a hostile
 //! session would make.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,8 @@ impl Stage {
 
 fn limits() -> CopyLimits {
     let until = Instant::now() + Duration::from_secs(60);
-    CopyLimits { entries: 10_000, bytes: 1 << 30, depth: 32, until }
+    let (skip, omit) = (SkipRule::LeaveOut, |_: &OsStr| false);
+    CopyLimits { entries: 10_000, bytes: 1 << 30, depth: 32, until, skip, omit }
 }
 
 #[test]
@@ -338,4 +340,161 @@ fn a_tree_that_is_deep_and_wide_is_removed_whole() {
     assert!(left.iter().all(|name| !name.to_string_lossy().contains("deep")), "{left:?}");
     assert!(!scene.root.join("tree").exists());
     scene.check_outside();
+}
+
+#[test]
+fn what_can_be_made_or_installed_again_is_left_out_by_name_and_by_content() {
+    let stage = Stage::new();
+    let in_ = stage.root.join("in");
+    let signature = "Signature: 8a477f597d28d172789f06886806bc55\n# more";
+    for (path, content) in [
+        (".venv/lib/module.py", ""),
+        ("own/pyvenv.cfg", "home = /usr"),
+        ("web/node_modules/a/index.js", ""),
+        ("pkg/__pycache__/a.pyc", ""),
+        ("target/CACHEDIR.TAG", signature),
+        ("target/debug/program", ""),
+        ("false/CACHEDIR.TAG", "Signature: another"),
+        ("venv/no_mark", ""),
+        ("src/node_modules.py", ""),
+    ] {
+        let path = in_.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+    std::fs::create_dir(in_.join("planted")).unwrap();
+    symlink(stage.outside.join("secret"), in_.join("planted/pyvenv.cfg")).unwrap();
+    let copy = |name: &str, skip| {
+        let to = stage.open().create_directory(name, 0o700).unwrap();
+        let left = stage.open().directory("in").unwrap();
+        let left = left.copy_tree(&to, CopyLimits { skip, ..limits() }).unwrap();
+        let mut skipped = left.skipped;
+        skipped.sort_by(|one, other| one.path.cmp(&other.path));
+        skipped
+    };
+    let skipped = copy("some", SkipRule::LeaveOut);
+    let found: Vec<_> = skipped.iter().map(|one| (one.path.to_str().unwrap(), one.why)).collect();
+    let expected = [
+        (".venv", Ignorable::Environment),
+        ("own", Ignorable::Environment),
+        ("pkg/__pycache__", Ignorable::Cache),
+        ("target", Ignorable::Cache),
+        ("web/node_modules", Ignorable::Packages),
+    ];
+    assert_eq!(found, expected);
+    let to = stage.root.join("some");
+    for kept in ["false/CACHEDIR.TAG", "venv/no_mark", "src/node_modules.py", "planted"] {
+        assert!(to.join(kept).exists(), "{kept}");
+    }
+    assert!(!to.join("own").exists() && !to.join(".venv").exists());
+    assert_eq!(copy("all", SkipRule::CopyAll), []);
+    assert!(stage.root.join("all/.venv/lib/module.py").exists());
+}
+
+#[test]
+fn caches_make_room_for_environments_among_the_named() {
+    let stage = Stage::new();
+    for number in 0..70 {
+        std::fs::create_dir_all(stage.root.join(format!("in/{number}/__pycache__"))).unwrap();
+    }
+    std::fs::create_dir_all(stage.root.join("in/z/.venv")).unwrap();
+    let to = stage.open().create_directory("to", 0o700).unwrap();
+    let left = stage.open().directory("in").unwrap().copy_tree(&to, limits()).unwrap();
+    assert_eq!((left.skipped.len(), left.skipped_more), (64, 7));
+    assert!(left.skipped.iter().any(|one| one.path == Path::new("z/.venv")));
+}
+
+fn meter(counts: LinkedFiles) -> TreeMeter {
+    TreeMeter::new(Instant::now() + Duration::from_secs(60), 1_000_000, counts)
+}
+
+#[test]
+fn a_tree_is_measured_as_removing_it_gives_back() {
+    let stage = Stage::new();
+    let tree = stage.root.join("tree");
+    std::fs::create_dir_all(tree.join("sub")).unwrap();
+    std::fs::write(tree.join("sub/large"), vec![7; 300_000]).unwrap();
+    std::fs::write(tree.join("one"), vec![7; 50_000]).unwrap();
+    std::fs::hard_link(tree.join("one"), tree.join("sub/two")).unwrap();
+    std::fs::hard_link(stage.outside.join("secret"), tree.join("theirs")).unwrap();
+    symlink(&stage.outside, tree.join("away")).unwrap();
+    std::fs::write(tree.join(std::ffi::OsStr::from_bytes(b"\xff\xfe")), "odd").unwrap();
+    let root = stage.open();
+    let measure = |counts| root.measure_tree("tree", &mut meter(counts)).unwrap();
+    let (held, freed) = (measure(LinkedFiles::AtFirstName), measure(LinkedFiles::AtLastName));
+    let theirs = stage.outside.join("secret").metadata().unwrap().blocks() * 512;
+    assert_eq!(held.bytes, freed.bytes + theirs, "one more name of a file gives nothing back");
+    assert!(freed.bytes >= 350_000 && freed.bytes < 600_000, "{freed:?}");
+    let removed = root.remove_tree("tree").unwrap();
+    assert_eq!((removed.bytes, removed.entries), (freed.bytes, freed.entries));
+    assert_eq!(measure(LinkedFiles::AtFirstName), TreeSize::default());
+    stage.check_outside();
+}
+
+#[test]
+fn trees_of_ten_thousand_levels_are_measured_and_removed() {
+    let stage = Stage::new();
+    let root = stage.open();
+    let mut here = root.create_directory("deep", 0o700).unwrap();
+    for level in 0..10_000 {
+        if level % 1000 == 0 {
+            // A second way down, so that levels that were closed are opened again.
+            here.create_directory("other", 0o700).unwrap().create_directory("e", 0o700).unwrap();
+        }
+        here = here.create_directory("d", 0o700).unwrap();
+    }
+    here.create_file("end", 0o600).unwrap();
+    drop(here);
+    let found = root.measure_tree("deep", &mut meter(LinkedFiles::AtFirstName)).unwrap();
+    assert_eq!((found.entries, found.whole), (10_022, Whole::Yes));
+    let removed = root.remove_tree("deep").unwrap();
+    assert_eq!((removed.entries, removed.bytes), (found.entries, found.bytes));
+}
+
+#[test]
+fn a_measurement_stops_at_its_bounds_and_says_so() {
+    let stage = Stage::new();
+    for number in 0..50 {
+        std::fs::write(stage.root.join(format!("in/{number}")), "").unwrap();
+    }
+    let mut few =
+        TreeMeter::new(Instant::now() + Duration::from_secs(60), 10, LinkedFiles::AtFirstName);
+    let found = stage.open().measure_tree("in", &mut few).unwrap();
+    assert!(found.entries < 15 && found.whole == Whole::No, "{found:?}");
+    let mut late = TreeMeter::new(Instant::now(), 1000, LinkedFiles::AtFirstName);
+    assert_eq!(stage.open().measure_tree("in", &mut late).unwrap().whole, Whole::No);
+}
+
+/// Directories are exchanged with links to the outside while they are measured and then removed.
+#[test]
+fn nothing_outside_is_counted_or_removed_while_directories_are_swapped_for_links() {
+    let stage = Stage::new();
+    std::fs::write(stage.outside.join("large"), vec![7; 8 << 20]).unwrap();
+    let tree = stage.root.join("tree");
+    for number in 0..50 {
+        std::fs::create_dir_all(tree.join(format!("d{number}/sub"))).unwrap();
+        symlink(&stage.outside, tree.join(format!("d{number}/away"))).unwrap();
+    }
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let ordering = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(ordering) {
+                for number in 0..50 {
+                    let directory = tree.join(format!("d{number}"));
+                    let (one, other) = (directory.join("sub"), directory.join("away"));
+                    let _ = renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
+                }
+            }
+        });
+        for _ in 0..50 {
+            let found = stage.open().measure_tree("tree", &mut meter(LinkedFiles::AtFirstName));
+            assert!(found.unwrap().bytes < 8 << 20);
+        }
+        stage.open().remove_tree("tree").unwrap();
+        stop.store(true, ordering);
+    });
+    assert_eq!(stage.outside.join("large").metadata().unwrap().len(), 8 << 20);
+    std::fs::remove_file(stage.outside.join("large")).unwrap();
+    stage.check_outside();
 }

@@ -16,6 +16,9 @@ const CPU_PERIOD_US: u64 = 100_000;
 const CPU_WEIGHT: u64 = 50;
 const CPU_SHARES: u64 = 512;
 
+/// The largest number of processes that the kernel takes as a limit, and that it can have.
+const PIDS_MAX: u64 = 4 << 20;
+
 /// Processes of a session that are not its code's: the sandbox's init, and the worker's starter.
 const OWN_PROCESSES: u64 = 2;
 
@@ -106,21 +109,20 @@ pub fn remove_by_name(support: &CgroupSupport, name: &str) -> io::Result<()> {
 }
 
 /// Removes directories of sessions that are over: those with the prefix, unless `keep` says that the
-/// rest of the name is a living one's. Gives the names of those with something still in them.
-pub fn sweep(support: &CgroupSupport, prefix: &str, keep: impl Fn(&str) -> bool) -> Vec<String> {
+/// rest of the name is a living one's. Gives those with something still in them.
+pub fn sweep(support: &CgroupSupport, prefix: &str, keep: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut busy = Vec::new();
     for parent in support.parents() {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         for name in names {
             let over = name.strip_prefix(prefix).is_some_and(|session| !keep(session));
-            if over && remove_all([&parent.join(&name)].into_iter()).is_err() {
-                busy.push(name);
+            let dir = parent.join(&name);
+            if over && remove_all([&dir].into_iter()).is_err() {
+                busy.push(dir);
             }
         }
     }
-    busy.sort();
-    busy.dedup();
     busy
 }
 
@@ -214,7 +216,8 @@ fn v1_settings(controller: Controller, limits: &Limits) -> Vec<Setting> {
 }
 
 fn pids_max(limits: &Limits) -> Option<Setting> {
-    limits.processes.map(|most| must("pids.max", u64::from(most) + OWN_PROCESSES))
+    let most = |most| (u64::from(most) + OWN_PROCESSES).min(PIDS_MAX);
+    limits.processes.map(|processes| must("pids.max", most(processes)))
 }
 
 fn quota_us(percent: u32) -> u64 {
@@ -223,7 +226,29 @@ fn quota_us(percent: u32) -> u64 {
 }
 
 fn at(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    let (path, kind) = (path.to_owned(), error.kind());
+    let reason = error.raw_os_error().map(io::Error::from_raw_os_error);
+    io::Error::new(kind, AtPath { path, reason, text: error.to_string() })
+}
+
+/// An error with its path, and the kernel's reason as its source.
+#[derive(Debug)]
+struct AtPath {
+    path: PathBuf,
+    reason: Option<io::Error>,
+    text: String,
+}
+
+impl std::fmt::Display for AtPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.text)
+    }
+}
+
+impl std::error::Error for AtPath {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.reason.as_ref().map(|reason| reason as _)
+    }
 }
 
 #[cfg(test)]
@@ -288,6 +313,16 @@ mod tests {
     }
 
     #[test]
+    fn no_limit_is_larger_than_what_the_kernel_takes() {
+        let written = |processes| {
+            let limits = Limits { processes: Some(processes), ..Limits::default() };
+            pids_max(&limits).map(|setting| setting.text)
+        };
+        assert_eq!(written(16).as_deref(), Some("18"));
+        assert_eq!(written(u32::MAX).as_deref(), Some("4194304"));
+    }
+
+    #[test]
     fn version_1_has_a_directory_for_each_controller() {
         let parent = tempfile::tempdir().unwrap();
         let place = |controller: Controller| {
@@ -341,7 +376,7 @@ mod tests {
         std::fs::write(all[1].join("a"), "").unwrap();
         let support =
             CgroupSupport::V2 { parent: parent.path().to_owned(), controllers: Vec::new() };
-        assert_eq!(sweep(&support, &ours, |id| id == "lives"), [format!("{ours}busy")]);
+        assert_eq!(sweep(&support, &ours, |id| id == "lives"), [all[1].clone()]);
         assert_eq!(all.map(|dir| dir.exists()), [false, true, true, true]);
     }
 
@@ -349,6 +384,8 @@ mod tests {
     fn a_real_cgroup_can_be_made_and_removed_where_the_machine_allows_it() {
         let support = CgroupSupport::detect();
         let name = format!("windlass-test-{}", std::process::id());
+        let largest = Limits { processes: Some(u32::MAX), cpu_percent: Some(u32::MAX), ..LIMITS };
+        Cgroups::make(&support, &name, &largest).unwrap();
         let made = Cgroups::make(&support, &name, &LIMITS).unwrap();
         assert_eq!(made.dirs().is_empty(), matches!(support, CgroupSupport::None { .. }));
         assert!(made.dirs().iter().all(|dir| dir.is_dir()));

@@ -226,6 +226,9 @@ def exchange(left, right):
 
 def in_background(act):
     """Runs `act` again and again in a thread that goes on after the turn; errors are its own affair."""
+    # `exchange` needs it. An import in the thread would race with the runner, which takes the attack's directory
+    # off `sys.path`: the import then passes over an entry of the path, and finds nothing.
+    import ctypes  # noqa: F401
 
     def loop():
         while True:

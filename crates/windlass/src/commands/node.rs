@@ -2,7 +2,7 @@
 //!
 //! Whoever starts it reads one line from its standard output: that it is ready, or why it is not.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use windlass_node::{
 use windlass_protocol::ErrorCode;
 use windlass_protocol::environments::EnvironmentsFile;
 
-use super::up::ListenArgs;
-use crate::duration;
+use super::up::{DefaultsArgs, ListenArgs};
+use crate::{duration, size};
 
 /// Names the file of MCP servers, for a node that a client starts.
 const MCP_CONFIG: &str = "WINDLASS_MCP_CONFIG";
@@ -31,6 +31,10 @@ const START: &str = "WINDLASS_START";
 
 /// Names the file of environments, for a node that a client starts.
 const ENVIRONMENTS: &str = "WINDLASS_ENVIRONMENTS";
+
+/// How long ended sessions are kept, and what they may take, for a node that a client starts.
+const RETAIN_AGE: &str = "WINDLASS_RETAIN_AGE";
+const RETAIN_BYTES: &str = "WINDLASS_RETAIN_BYTES";
 
 /// Be the node of this machine
 #[derive(Debug, clap::Args)]
@@ -47,11 +51,20 @@ pub struct Args {
     /// How long a keeper may take to answer before it is given up
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub keeper_patience: Option<Duration>,
+    /// How long ended sessions are kept: journals, and workspaces that the node made [default: 7d]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub retain_age: Option<Duration>,
+    /// What journals and the workspaces of ended sessions may take together; what ended first goes first
+    /// [default: 10G]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub retain_bytes: Option<u64>,
     /// The file that names the MCP servers whose tools sessions may call
     #[arg(long, value_name = "FILE")]
     pub mcp_config: Option<PathBuf>,
     #[command(flatten)]
     pub listen: ListenArgs,
+    #[command(flatten)]
+    pub defaults: DefaultsArgs,
     /// Stay in the terminal's process session and log to it
     #[arg(long)]
     pub foreground: bool,
@@ -77,7 +90,7 @@ impl From<HoldChoice> for Wanted {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(windlass_node::log::StandardError)
         .with_ansi(false)
         .with_env_filter(
             EnvFilter::try_from_env("WINDLASS_LOG")
@@ -107,7 +120,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             tracing::error!(%error, "the node cannot run");
-            println!("{}", json!({"error": explain(&error).to_api()}));
+            tell_starter(&json!({"error": explain(&error).to_api()}));
             Ok(ExitCode::FAILURE)
         }
     }
@@ -190,6 +203,20 @@ fn configure(args: &Args) -> anyhow::Result<Config> {
     config.idle_exit = args.idle_exit;
     config.node_grace = args.node_grace.unwrap_or(config.node_grace);
     config.keeper_patience = args.keeper_patience.unwrap_or(config.keeper_patience);
+    let age = args
+        .retain_age
+        .map_or_else(|| in_variable(RETAIN_AGE, duration::parse), |age| Ok(Some(age)))?;
+    config.keep_ended = age.unwrap_or(config.keep_ended);
+    let bytes = args
+        .retain_bytes
+        .map_or_else(|| in_variable(RETAIN_BYTES, size::parse), |bytes| Ok(Some(bytes)))?;
+    config.keep_bytes = bytes.unwrap_or(config.keep_bytes);
+    if let Some(idle) = args.defaults.session_idle {
+        config.session_idle = idle.duration();
+    }
+    if let Some(deadline) = args.defaults.deadline {
+        config.deadline = deadline.duration();
+    }
     config.environments = environments();
     if let Some(named) = std::env::var_os(START).filter(|named| !named.is_empty()) {
         let named = named.to_string_lossy();
@@ -200,12 +227,28 @@ fn configure(args: &Args) -> anyhow::Result<Config> {
     Ok(config)
 }
 
+/// What a variable says, if it is set. A value that is not understood is an error.
+fn in_variable<T, E>(name: &str, parse: impl Fn(&str) -> Result<T, E>) -> anyhow::Result<Option<T>>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let value = std::env::var_os(name).filter(|value| !value.is_empty());
+    let Some(value) = value else { return Ok(None) };
+    let value = value.to_string_lossy();
+    parse(&value).map(Some).with_context(|| format!("{name} is {value:?}"))
+}
+
 /// Tells the starter, then lets go of its pipe, so that it can go too.
 fn say_ready() {
-    println!("{}", json!({"ready": true, "pid": std::process::id()}));
+    tell_starter(&json!({"ready": true, "pid": std::process::id()}));
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
     }
+}
+
+/// Writes one line for whoever started the node. The starter may be gone, which is no fault of the node.
+fn tell_starter(line: &serde_json::Value) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 fn explain(error: &RunError) -> Failure {
@@ -214,6 +257,7 @@ fn explain(error: &RunError) -> Failure {
             ErrorCode::AlreadyRunning
         }
         RunError::NotThisMachine(_) => ErrorCode::BadRequest,
+        RunError::Io { cause, .. } if cause.kind() == ErrorKind::StorageFull => ErrorCode::DiskFull,
         RunError::Claim(_)
         | RunError::Journal(_)
         | RunError::Listen { .. }

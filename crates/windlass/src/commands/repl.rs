@@ -4,6 +4,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
@@ -13,13 +14,15 @@ use windlass_protocol::SessionId;
 use windlass_protocol::api::SubmitTurn;
 
 use crate::answers::{Answers, Echo};
-use crate::commands::run::create_in;
+use crate::commands::run::{after_command, create_in};
+use crate::duration::Timeout;
 use crate::follow::{CtrlC, Followed, Follower, Person};
+use crate::leaving::Leaving;
 use crate::policy_options::PolicyOptions;
 use crate::python_input::{Input, check};
 use crate::terminal::Terminal;
 use crate::workspace::Workspace;
-use crate::{exit, node_access};
+use crate::{duration, exit, node_access};
 
 /// Entries of the history file.
 const HISTORY_MAX: usize = 10_000;
@@ -33,6 +36,9 @@ const LEAVING: [&str; 4] = ["exit", "quit", "exit()", "quit()"];
 Input goes on over several lines while a bracket, a quote or an indented block is open. Ctrl-C
 interrupts what runs; Ctrl-D leaves. Images are saved, and their paths shown.
 
+However it ends (Ctrl-D, a closed terminal, SIGTERM), the session that it made ends too; with --keep it
+stays.
+
 Examples:
   windlass repl                      a new session in the current directory
   windlass repl --python .venv       with the interpreter of a virtual environment
@@ -43,7 +49,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "ID",
-        conflicts_with_all = ["workspace", "python", "keep", "PolicyOptions"]
+        conflicts_with_all = ["workspace", "python", "keep", "idle", "PolicyOptions"]
     )]
     session: Option<SessionId>,
     /// Where the new session works; default: the current directory, unless it is a home
@@ -52,26 +58,47 @@ pub struct Args {
     /// The interpreter, or a virtual environment's directory
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
+    /// Stop what was typed after so long, like 30s or 5m
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    deadline: Option<Duration>,
     /// Keep the new session afterwards
     #[arg(long)]
     keep: bool,
+    /// End the kept session when it has had no client and no turn for so long, or `never`; default: the
+    /// node's, usually 24h
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout, requires = "keep")]
+    idle: Option<Timeout>,
     #[command(flatten)]
     policy: PolicyOptions,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let leaving = Leaving::start()?;
+    let typed = leaving.unless_left(type_into(&args, &leaving, terminal)).await;
+    leaving.end(typed).await
+}
+
+async fn type_into(
+    args: &Args,
+    leaving: &Leaving,
+    terminal: &mut Terminal,
+) -> anyhow::Result<ExitCode> {
     let policy = args.policy.request()?;
     let client = node_access::started().await?;
     let session = match &args.session {
         Some(id) => client.session(id).await?,
         None => {
             let workspace = Workspace::choose(args.workspace.as_deref(), terminal)?;
-            create_in(&client, workspace, args.python.as_deref(), policy).await?
+            let (afterwards, idle_s) = after_command(args.keep, args.idle);
+            let made = create_in(&client, workspace, args.python.as_deref(), policy, idle_s);
+            leaving.make(afterwards, made).await?
         }
     };
+    leaving.attends(&session.id);
     let mut follower = Follower::new(&client, &session);
     let mut keys = Keys::new(&client)?;
     let mut person = Person::new(terminal, Some(Answers::from_stdin()?))?;
+    leaving.follows();
     if matches!(keys, Keys::Editor { .. }) {
         person.terminal.note(&format!("session {}; Ctrl-D leaves", session.id))?;
     }
@@ -79,7 +106,12 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         if code.trim().is_empty() {
             continue;
         }
-        let submit = SubmitTurn { id: Some(fresh_turn_id()), code, ..SubmitTurn::default() };
+        let submit = SubmitTurn {
+            id: Some(fresh_turn_id()),
+            code,
+            deadline_ms: args.deadline.map(duration::millis),
+            ..SubmitTurn::default()
+        };
         let turn = client.submit_turn(&session.id, &submit).await?;
         let followed = follower.turn(&turn, CtrlC::Interrupt, &mut person).await?;
         if let Followed::SessionEnded(reason) = followed {
@@ -87,13 +119,14 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
             return Ok(ExitCode::from(exit::LOST));
         }
     }
-    leave(&args, &client, &session.id, terminal).await
+    leave(args, &client, &session.id, leaving, terminal).await
 }
 
 async fn leave(
     args: &Args,
     client: &Client,
     session: &SessionId,
+    leaving: &Leaving,
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
     if args.keep || args.session.is_some() {
@@ -101,7 +134,7 @@ async fn leave(
             "session {session} stays; come back with: windlass repl --session {session}"
         ))?;
     } else {
-        node_access::close(client, session).await?;
+        leaving.close(client).await?;
         terminal.note(&format!("session {session} is closed (--keep would have kept it)"))?;
     }
     Ok(ExitCode::SUCCESS)

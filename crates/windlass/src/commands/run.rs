@@ -12,11 +12,17 @@ use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
 use windlass_protocol::policy::PolicyRequest;
 
 use crate::answers::Answers;
+use crate::duration::Timeout;
 use crate::follow::{CtrlC, Followed, Follower, Person};
+use crate::leaving::{Afterwards, Leaving};
 use crate::policy_options::PolicyOptions;
 use crate::terminal::Terminal;
 use crate::workspace::Workspace;
 use crate::{duration, exit, node_access};
+
+/// How long a session of `run` or `repl` that is not kept stays without its command and without a turn.
+/// The command ends it, unless it is killed.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// Run a file of code and show what it says
 #[derive(Debug, clap::Args)]
@@ -25,7 +31,11 @@ The code runs in a session of its own, in the current directory, confined: `wind
 says how. In a home directory, or where programs are, the session gets a directory of its own. Ctrl-C
 interrupts the code; a second Ctrl-C leaves it running and says how to come back.
 
-Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost.
+Whatever else ends the command (SIGTERM, a closed terminal, a pipe that nobody reads any more) ends its
+session too; with --keep it stays.
+
+Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost; 129, 143 and 141 when a closed
+terminal, SIGTERM or a closed pipe ended the command.
 
 Examples:
   windlass run job.py --deadline 5m
@@ -41,7 +51,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "ID",
-        conflicts_with_all = ["workspace", "python", "keep", "PolicyOptions"]
+        conflicts_with_all = ["workspace", "python", "keep", "idle", "PolicyOptions"]
     )]
     session: Option<SessionId>,
     /// Where the new session works; default: the current directory, unless it is a home
@@ -56,20 +66,42 @@ pub struct Args {
     /// Keep the new session afterwards
     #[arg(long)]
     keep: bool,
+    /// End the kept session when it has had no client and no turn for so long, or `never`; default: the
+    /// node's, usually 24h
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout, requires = "keep")]
+    idle: Option<Timeout>,
     #[command(flatten)]
     policy: PolicyOptions,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let from_stdin = args.file.as_os_str() == "-";
-    let code = read_code(&args.file, from_stdin)?;
+    let code = read_code(&args.file, args.is_from_stdin())?;
+    let leaving = Leaving::start()?;
+    let ran = leaving.unless_left(run_code(&args, code, &leaving, terminal)).await;
+    leaving.end(ran).await
+}
+
+impl Args {
+    fn is_from_stdin(&self) -> bool {
+        self.file.as_os_str() == "-"
+    }
+}
+
+async fn run_code(
+    args: &Args,
+    code: String,
+    leaving: &Leaving,
+    terminal: &mut Terminal,
+) -> anyhow::Result<ExitCode> {
     let policy = args.policy.request()?;
     let client = node_access::started().await?;
     let session = match &args.session {
         Some(id) => client.session(id).await?,
         None => {
             let workspace = Workspace::choose(args.workspace.as_deref(), terminal)?;
-            create_in(&client, workspace, args.python.as_deref(), policy).await?
+            let (afterwards, idle_s) = after_command(args.keep, args.idle);
+            let made = create_in(&client, workspace, args.python.as_deref(), policy, idle_s);
+            leaving.make(afterwards, made).await?
         }
     };
     let submit = SubmitTurn {
@@ -79,10 +111,19 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         ..SubmitTurn::default()
     };
     let turn = client.submit_turn(&session.id, &submit).await?;
-    let mut person = Person::new(terminal, answers(from_stdin)?)?;
+    let mut person = Person::new(terminal, answers(args.is_from_stdin())?)?;
+    leaving.follows();
     let mut follower = Follower::new(&client, &session);
     let followed = follower.turn(&turn, CtrlC::InterruptThenDetach, &mut person).await?;
-    finish(&args, &client, &session.id, followed, terminal).await
+    finish(args, &client, &session.id, followed, leaving, terminal).await
+}
+
+/// What becomes of a new session after its command, and the idle timeout that it is made with.
+pub fn after_command(keep: bool, idle: Option<Timeout>) -> (Afterwards, Option<u64>) {
+    match keep {
+        true => (Afterwards::Stays, idle.map(Timeout::seconds)),
+        false => (Afterwards::Ends, Some(IDLE.as_secs())),
+    }
 }
 
 /// A new session that works there.
@@ -91,11 +132,13 @@ pub async fn create_in(
     workspace: Workspace,
     python: Option<&Path>,
     policy: Option<PolicyRequest>,
+    idle_s: Option<u64>,
 ) -> anyhow::Result<Session> {
     let create = CreateSession {
         interpreter: python.map(interpreter).transpose()?,
         policy: workspace.required(policy)?,
         workspace: workspace.directory().map(text).transpose()?,
+        idle_s,
         ..CreateSession::default()
     };
     Ok(client.create_session(&create).await?.session)
@@ -138,15 +181,24 @@ async fn finish(
     client: &Client,
     session: &SessionId,
     followed: Followed,
+    leaving: &Leaving,
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
     let outcome = match followed {
         Followed::TurnEnded(outcome) => outcome,
         Followed::Detached => {
+            leaving.stays();
             terminal.note(&format!(
                 "the turn goes on; come back with: windlass attach {session}; \
                  end it with: windlass kill {session}"
             ))?;
+            if !args.keep && args.session.is_none() {
+                let idle = duration::show(IDLE);
+                terminal.note(&format!(
+                    "when the turn has ended and nobody is there for {idle}, the session ends; \
+                     its output stays: windlass logs {session}"
+                ))?;
+            }
             return Ok(ExitCode::from(exit::DETACHED));
         }
         Followed::SessionEnded(reason) => {
@@ -158,8 +210,8 @@ async fn finish(
         terminal.note(&format!(
             "session {session} stays; go on with: windlass repl --session {session}"
         ))?;
-    } else if args.session.is_none() {
-        node_access::close(client, session).await?;
+    } else {
+        leaving.close(client).await?;
     }
     Ok(exit::code(outcome))
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use crate::terminal::{Terminal, Tone};
-use crate::{duration, exit, node_access};
+use crate::{duration, exit, node_access, storage_notes};
 
 /// Show the node
 ///
@@ -37,6 +37,9 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         ("state", status.state_dir),
     ] {
         terminal.say(&format!("{name:12} {value}"))?;
+    }
+    for note in status.storage.iter().flat_map(storage_notes::notes) {
+        terminal.say(&format!("{:12} {}", "storage", terminal.tone(Tone::Error, &note)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

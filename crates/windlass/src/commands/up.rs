@@ -4,8 +4,11 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use crate::node_access;
+use windlass_protocol::limits::DEADLINE_MS_MAX;
+
+use crate::duration::Timeout;
 use crate::terminal::Terminal;
+use crate::{duration, node_access};
 
 /// Start the node, if it does not run yet
 ///
@@ -15,10 +18,44 @@ use crate::terminal::Terminal;
 #[command(after_help = "\
 Examples:
   windlass up
-  windlass up --listen 127.0.0.1:8040    also over TCP, for whoever has `windlass token`")]
+  windlass up --listen 127.0.0.1:8040    also over TCP, for whoever has `windlass token`
+  windlass up --session-idle 2h          sessions that nobody uses end after two hours")]
 pub struct Args {
     #[command(flatten)]
     pub listen: ListenArgs,
+    #[command(flatten)]
+    pub defaults: DefaultsArgs,
+}
+
+/// What holds for sessions and turns that do not say themselves.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DefaultsArgs {
+    /// End sessions that had no client and no turn for so long, or `never`; default 24h
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout)]
+    pub session_idle: Option<Timeout>,
+    /// Stop turns that run for so long, at most 7d, or `never`; default 24h
+    #[arg(long, value_name = "DURATION", value_parser = parse_deadline)]
+    pub deadline: Option<Timeout>,
+}
+
+impl DefaultsArgs {
+    /// The same, for `windlass node`.
+    pub fn of_node(&self) -> Vec<OsString> {
+        let named = [("--session-idle", self.session_idle), ("--deadline", self.deadline)];
+        let said = named.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        said.flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]).collect()
+    }
+}
+
+/// A deadline that a turn may have.
+fn parse_deadline(text: &str) -> Result<Timeout, String> {
+    let deadline = duration::parse_timeout(text).map_err(|error| error.to_string())?;
+    match deadline.duration() {
+        Some(longest) if duration::millis(longest) > DEADLINE_MS_MAX => {
+            Err("a deadline is at most 7d".to_owned())
+        }
+        _ => Ok(deadline),
+    }
 }
 
 /// Where the node's TCP door is to be.
@@ -48,7 +85,17 @@ impl ListenArgs {
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let client = node_access::started_with(args.listen.of_node()).await?;
+    let defaults = args.defaults.of_node();
+    if !defaults.is_empty()
+        && let Some(client) = node_access::present().await?
+    {
+        let pid = client.node_status().await?.pid;
+        anyhow::bail!(
+            "node {pid} runs already, with the defaults that it was started with: stop it with \
+             `windlass down --keep-sessions`, then try again"
+        );
+    }
+    let client = node_access::started_with([args.listen.of_node(), defaults].concat()).await?;
     let status = client.node_status().await?;
     let wanted = args.listen.listen;
     if let Some(wanted) = wanted

@@ -60,14 +60,21 @@ class ControlReport(_ControlReport, total=False):
 # What became of a control.
 ControlState = Literal["enforced", "not_enforced", "not_asked"]
 
+# Which directories of a workspace a fork copies.
+CopyScope = Literal["needed", "all"]
+
 
 class CreateSession(TypedDict, total=False):
     """A new session."""
 
+    # How long a turn may run that has no deadline of its own. Default: the node's, a day unless it was started with another.
+    deadline_ms: Optional[int]
     # Environment variables to add.
     env: dict[str, str]
     # A name of the client's choice; made by the node when absent.
     id: Optional[SessionId]
+    # Seconds without a client and without a turn after which the session ends; 0: never. Default: the node's, a day unless it was started with another.
+    idle_s: Optional[int]
     # The interpreter, or a virtual environment's directory. Default: the nearest `.venv` at or above the workspace, then the one on PATH.
     interpreter: Optional[str]
     # How long an interrupted turn may take to stop before its worker is killed.
@@ -95,6 +102,35 @@ class Created(_Created, total=False):
 
     # The first turn, when one was given.
     turn: Optional[Turn]
+
+# What something on the disk is.
+DiskKind = Literal["journals_live", "journals_ended", "workspaces_live", "workspaces_ended", "fork_copies", "temporary", "leftovers", "environments", "index", "logs", "other"]
+
+
+class DiskShare(TypedDict):
+    """What one kind takes."""
+
+    # Blocks on the disk, not lengths of files. A file with several names counts once.
+    bytes: int
+    # Files and directories.
+    entries: int
+    kind: DiskKind
+
+
+class DiskUse(TypedDict):
+    """What `GET /v1/node/disk` answers."""
+
+    # All of them together.
+    bytes: int
+    # False where a directory could not be read, or looking took too long: there is more then.
+    complete: bool
+    # Every kind, also those that take nothing.
+    kinds: list[DiskShare]
+    # Seconds for which ended sessions are kept.
+    retain_age_s: int
+    # What all journals and the workspaces of ended sessions may take together.
+    retain_bytes: int
+    state_dir: str
 
 
 class _DisplayRef(TypedDict):
@@ -141,7 +177,7 @@ class EgressLog(TypedDict):
     since_ms: int
 
 # Why a session ended.
-EndReason = Literal["closed", "worker_exited", "start_failed", "wall_time", "protocol_error", "keeper_lost", "node_gone"]
+EndReason = Literal["closed", "worker_exited", "start_failed", "wall_time", "idle", "protocol_error", "keeper_lost", "node_gone"]
 
 
 class _Ended(TypedDict):
@@ -151,6 +187,8 @@ class _Ended(TypedDict):
 class Ended(_Ended, total=False):
     """How a session ended."""
 
+    # The figures of the reason, such as how long nobody used it.
+    message: Optional[str]
     receipt: Optional[Receipt]
 
 
@@ -399,6 +437,8 @@ class EventItemSessionEnded(_EventItemSessionEnded, total=False):
     bytes: int
     # The keeper's own number for it; absent for what the node says itself.
     link: Optional[LinkSeq]
+    # The figures of the reason, such as how long nobody used it.
+    message: Optional[str]
     receipt: Optional[Receipt]
     text: Optional[str]
     # The turn it belongs to; absent for facts of the session itself.
@@ -551,6 +591,8 @@ class EventItemWorkerEnded(_EventItemWorkerEnded, total=False):
     limit: Optional[Limit]
     # The keeper's own number for it; absent for what the node says itself.
     link: Optional[LinkSeq]
+    # The node had it replaced. The turn that was running on it, if any, is the event's turn.
+    replaced: bool
     text: Optional[str]
     # The turn it belongs to; absent for facts of the session itself.
     turn: Optional[TurnNo]
@@ -637,6 +679,8 @@ class FileWritten(TypedDict):
 class ForkSession(TypedDict, total=False):
     """A twin of a session."""
 
+    # Which directories of the workspace are copied. Default: all but those that can be made or installed again.
+    copy: CopyScope
     # A name of the client's choice; made by the node when absent.
     id: Optional[SessionId]
     # Whose session the twin is. Default: the original's owner.
@@ -655,6 +699,10 @@ class ForkedSession(_ForkedSession, total=False):
 
     # Threads and processes from before the fork that could still reach the twin. Empty for most forks, and where nothing confines the session.
     can_reach: list[CanReach]
+    # Directories of the workspace that the copy does not have, at most 64. `copy` with `all` copies them.
+    left_out: list[LeftOutDirectory]
+    # How many more of these there are.
+    left_out_more: int
 
 
 class Health(TypedDict):
@@ -666,8 +714,24 @@ Hold = Literal["pid_namespace", "subreaper"]
 # Rules, any of which lets a host through.
 HostRules = list[str]
 
+# Where the journal's index is. It is made of the journal, so nothing is lost with it.
+IndexStorage = Literal["file", "memory"]
+
 # How strongly a session is confined.
 Isolation = Literal["full", "landlock", "none"]
+
+
+class LeftOutDirectory(TypedDict):
+    """A directory of the workspace that the twin's copy does not have."""
+
+    # Whether the copy has a link to the original's, which the twin can read and not write.
+    linked: bool
+    # Relative to the workspace.
+    path: str
+    why: LeftOutReason
+
+# Why a fork does not copy a directory.
+LeftOutReason = Literal["environment", "packages", "cache"]
 
 # A limit that a session ran into.
 Limit = Literal["memory", "processes", "disk", "wall_time"]
@@ -723,6 +787,8 @@ class NodeStatus(_NodeStatus, total=False):
 
     # Where its TCP door is, if it is open.
     listen: Optional[str]
+    # Absent where the node is of a release that does not say.
+    storage: Optional[StateStorage]
 
 
 class NotCarried(TypedDict):
@@ -829,6 +895,41 @@ class PoolInfo(TypedDict):
 Preset = Literal["read-only", "workspace", "open"]
 
 
+class PruneRequest(TypedDict, total=False):
+    """What to remove."""
+
+    # Only say what would be removed.
+    dry_run: bool
+    # Of ended sessions only those that ended longer ago, in seconds; all of them when absent. What the node's own retention would remove goes in any case, and so do leftovers.
+    older_than_s: Optional[int]
+
+
+class Pruned(TypedDict):
+    """What `POST /v1/node/prune` answers."""
+
+    # What the disk got back, or would get back.
+    bytes: int
+    # False where not all could be measured: a dry run may then have said too little.
+    complete: bool
+    # Nothing was removed.
+    dry_run: bool
+    # What could not be removed, with the reason.
+    failed: list[str]
+    # How many more there are. `bytes` counts them.
+    more: int
+    # At most 1,000 of them, in the order in which they went.
+    removed: list[PrunedItem]
+
+
+class PrunedItem(TypedDict):
+    """Something that was removed, or would be."""
+
+    bytes: int
+    kind: DiskKind
+    # The session's id, or a path below the state directory.
+    name: str
+
+
 class Receipt(TypedDict):
     """What a loss cost: what was kept and what is gone."""
 
@@ -882,10 +983,14 @@ class Session(_Session, total=False):
 
     # How the policy is enforced, once a worker was started under it.
     confinement: Optional[Confinement]
+    # The deadline of its turns that have none of their own, where it was made with one.
+    deadline_ms: Optional[int]
     ended: Optional[Ended]
     # The session that it was forked from.
     forked_from: Optional[SessionId]
     hold: Optional[Hold]
+    # Its idle timeout, where it was made with one; 0: it has none.
+    idle_s: Optional[int]
     # The keeper's process.
     keeper_pid: Optional[int]
     # Whose session it is.
@@ -927,6 +1032,19 @@ class SessionTools(TypedDict):
 StartedBy = Literal["exec", "zygote", "pool", "fork"]
 
 
+class _StateStorage(TypedDict):
+    index: IndexStorage
+    # Lines of the node's log that could not be written since the node started.
+    log_lines_dropped: int
+
+
+class StateStorage(_StateStorage, total=False):
+    """The disk with the node's state."""
+
+    # Bytes that the node can still write there, if that can be found out. A node without room refuses new turns with `disk_full`.
+    free_bytes: Optional[int]
+
+
 class StdinWait(TypedDict):
     """What a turn asks for."""
 
@@ -956,7 +1074,7 @@ class _SubmitTurn(TypedDict):
 class SubmitTurn(_SubmitTurn, total=False):
     """A turn to run."""
 
-    # How long the turn may run, from when the worker gets it. Default: no limit.
+    # How long the turn may run, from when the worker gets it. Default: the session's, or the node's.
     deadline_ms: Optional[int]
     # A name of the client's choice: sending it twice runs it once.
     id: Optional[TurnId]

@@ -55,6 +55,8 @@ class AsyncWindlass:
         worker: Optional[str] = None,
         interrupt_grace: Optional[float] = None,
         output_quota_bytes: Optional[int] = None,
+        idle: Optional[float] = None,
+        deadline: Optional[float] = None,
     ) -> AsyncSession:
         """A new session; see `Windlass.session`. `async with await w.session() as s:` closes it."""
         wish = session_wish(
@@ -67,6 +69,8 @@ class AsyncWindlass:
             worker=worker,
             interrupt_grace=interrupt_grace,
             output_quota_bytes=output_quota_bytes,
+            idle=idle,
+            deadline=deadline,
         )
         info = await self._transport.perform(calls.create(wish))
         return AsyncSession(self, info, owned=True)
@@ -139,6 +143,8 @@ class AsyncSession:
         self.not_carried: list[api.NotCarried] = []
         #: Threads and processes of the original from before the fork that could reach the twin.
         self.can_reach: list[api.CanReach] = []
+        #: Directories that a fork's copy of the workspace does not have.
+        self.left_out: list[api.LeftOutDirectory] = []
         #: Its files, in and out.
         self.files = AsyncFiles(self._transport, self.id)
 
@@ -206,12 +212,13 @@ class AsyncSession:
         """Stops the running turn; the state stays."""
         await self._transport.perform(calls.interrupt(self.id))
 
-    async def fork(self, *, id: Optional[str] = None) -> AsyncSession:
+    async def fork(self, *, id: Optional[str] = None, copy_all: bool = False) -> AsyncSession:
         """A twin of this session; see `Session.fork`."""
-        forked = await self._transport.perform(calls.fork(self.id, id))
+        forked = await self._transport.perform(calls.fork(self.id, id, copy_all))
         twin = AsyncSession(self._client, forked["session"], owned=True)
         twin.not_carried = forked["not_carried"]
         twin.can_reach = forked.get("can_reach", [])
+        twin.left_out = forked.get("left_out", [])
         return twin
 
     async def reset(self) -> api.Session:

@@ -239,8 +239,10 @@ def close(session: str, grace_ms: Optional[int]) -> Flow[api.Session]:
 FORK_WAIT = 120.0
 
 
-def fork(session: str, id: Optional[str]) -> Flow[api.ForkedSession]:
+def fork(session: str, id: Optional[str], copy_all: bool) -> Flow[api.ForkedSession]:
     wanted = {} if id is None else {"id": id}
+    if copy_all:
+        wanted["copy"] = "all"
     place = path("sessions", session, "fork")
     answer = yield post(place, wanted, Repeat.IF_NOT_SENT, FORK_WAIT)
     return cast("api.ForkedSession", answer.json())

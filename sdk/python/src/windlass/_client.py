@@ -52,9 +52,13 @@ class Windlass:
         worker: Optional[str] = None,
         interrupt_grace: Optional[float] = None,
         output_quota_bytes: Optional[int] = None,
+        idle: Optional[float] = None,
+        deadline: Optional[float] = None,
     ) -> Session:
         """A new session. `policy` is a preset's name (`"read-only"`, `"workspace"`, `"open"`) or a
-        request in full; `owner` says whose tool hosts serve it."""
+        request in full; `owner` says whose tool hosts serve it. It ends after `idle` seconds without a
+        client and a turn (0: never), and its turns have `deadline` seconds where they do not say; the
+        node has defaults for both."""
         wish = session_wish(
             id=id,
             workspace=workspace,
@@ -65,6 +69,8 @@ class Windlass:
             worker=worker,
             interrupt_grace=interrupt_grace,
             output_quota_bytes=output_quota_bytes,
+            idle=idle,
+            deadline=deadline,
         )
         info = self._transport.perform(calls.create(wish))
         return Session(self._transport, info, owned=True)
@@ -117,6 +123,8 @@ class Session:
         self.not_carried: list[api.NotCarried] = []
         #: Threads and processes of the original from before the fork that could reach the twin.
         self.can_reach: list[api.CanReach] = []
+        #: Directories that a fork's copy of the workspace does not have.
+        self.left_out: list[api.LeftOutDirectory] = []
         #: Its files, in and out.
         self.files = Files(transport, self.id)
 
@@ -183,13 +191,16 @@ class Session:
         """Stops the running turn; the state stays."""
         self._transport.perform(calls.interrupt(self.id))
 
-    def fork(self, *, id: Optional[str] = None) -> Session:
+    def fork(self, *, id: Optional[str] = None, copy_all: bool = False) -> Session:
         """A twin of this session, which must be idle: a session with the same variables, in a copy
-        of the workspace. What it does not have (threads, sockets, ...) is in its `not_carried`."""
-        forked = self._transport.perform(calls.fork(self.id, id))
+        of the workspace. What it does not have (threads, sockets, ...) is in its `not_carried`.
+        Virtual environments, installed packages and caches are in its `left_out`; `copy_all` copies
+        them. The copy goes when the twin is closed."""
+        forked = self._transport.perform(calls.fork(self.id, id, copy_all))
         twin = Session(self._transport, forked["session"], owned=True)
         twin.not_carried = forked["not_carried"]
         twin.can_reach = forked.get("can_reach", [])
+        twin.left_out = forked.get("left_out", [])
         return twin
 
     def reset(self) -> api.Session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any, Mapping, Optional, Union, cast
 
@@ -26,6 +27,8 @@ def session_wish(
     worker: Optional[str],
     interrupt_grace: Optional[float],
     output_quota_bytes: Optional[int],
+    idle: Optional[float],
+    deadline: Optional[float],
 ) -> api.CreateSession:
     wish: dict[str, Any] = {
         "id": id,
@@ -38,6 +41,9 @@ def session_wish(
         "worker": worker,
         "interrupt_grace_ms": _ms(interrupt_grace),
         "output_quota_bytes": output_quota_bytes,
+        # 0 is never: a part of a second must not become it.
+        "idle_s": None if idle is None else math.ceil(idle),
+        "deadline_ms": _ms(deadline),
     }
     return cast(api.CreateSession, {k: v for k, v in wish.items() if v is not None})
 

@@ -19,8 +19,10 @@ use super::super::App;
 use super::super::reply::Answer;
 use super::super::sessions::live;
 use super::{on_pool, place};
+use crate::bounds::BudgetShare;
 use crate::failure::Failure;
 use crate::files::{FileError, FilePath, Heard, Watch, Workspace};
+use crate::session::idle::PresentClient;
 
 /// How often a quiet stream says that it is there. A client that is gone is found out by it.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -38,6 +40,7 @@ pub(crate) async fn watch(app: App, session: String, query: WatchQuery) -> Answe
     let handle = live(&app, session)?;
     let permit = app.files.watches.clone().try_acquire_owned();
     let permit = permit.map_err(|_| Failure::from(FileError::TooManyWatches))?;
+    let connection = app.bounds.long_connections.claim(1)?;
     let place = place(&app, handle.info());
     let files = app.clone();
     let (watch, first) = on_pool(move || {
@@ -50,9 +53,11 @@ pub(crate) async fn watch(app: App, session: String, query: WatchQuery) -> Answe
         app,
         watch: Some(watch),
         source,
+        _client: handle.clients.enter(),
         seen: handle.seen,
         first: Some(first),
         _permit: permit,
+        _connection: connection,
     };
     let pieces = stream::unfold(following, |mut following| async {
         let piece = following.next().await?;
@@ -68,11 +73,13 @@ struct Following {
     /// Away while it is on the pool; gone when there is nothing more to watch.
     watch: Option<Watch>,
     source: Arc<pipe::Receiver>,
+    _client: PresentClient,
     /// Goes when the session does.
     seen: channel::Receiver<Seq>,
     /// What is told before anything has happened.
     first: Option<Vec<FileEvent>>,
     _permit: OwnedSemaphorePermit,
+    _connection: BudgetShare,
 }
 
 impl Following {

@@ -1,23 +1,49 @@
 //! The copy of a workspace for a twin: what it may take, and what its client is told when it is
 //! refused or is not whole. The copying itself is `windlass_sandbox::beneath`.
 
-use std::io;
 use std::path::Path;
 use std::time::Instant;
 
 use windlass_protocol::ErrorCode;
+use windlass_protocol::api::{CopyScope, LeftOutDirectory, LeftOutReason};
 use windlass_protocol::limits::{FORK_BYTES_MAX, FORK_COPY_TIME, FORK_DEPTH_MAX, FORK_ENTRIES_MAX};
 use windlass_protocol::link::NotCarried;
-use windlass_sandbox::beneath::{CopyError, CopyLimits, Directory, LeftOut};
+use windlass_sandbox::beneath::{
+    CopyError, CopyLimits, Directory, Ignorable, LeftOut, SkipRule, Skipped,
+};
 
-use super::{cannot_copy, refused};
+use super::refused;
 use crate::failure::Failure;
+use crate::files::is_staged;
 
 /// The name of files that a copy does not have, in a fork's answer.
 const FILE: &str = "file";
 
+/// What a copy does not have.
+#[derive(Debug, Default)]
+pub(crate) struct NotCopied {
+    /// Files, as the fork's answer names them.
+    pub files: Vec<NotCarried>,
+    /// Directories that can be made or installed again.
+    pub directories: Vec<LeftOutDirectory>,
+    pub directories_more: u64,
+}
+
+/// What the copy has in the place of a directory that was installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InPlace {
+    /// A link to the original's, which the twin can read and not write.
+    Link,
+    Nothing,
+}
+
 /// Copies the workspace at `from`, a recorded path, into `to`. Gives what was left out.
-pub(super) fn copy(from: &Path, to: &Directory) -> Result<Vec<NotCarried>, Failure> {
+pub(super) fn copy(
+    from: &Path,
+    to: &Directory,
+    scope: CopyScope,
+    in_place: InPlace,
+) -> Result<NotCopied, Failure> {
     let source = Directory::recorded(from).map_err(|error| {
         refused(&format!("its workspace {} cannot be opened: {error}", from.display()))
     })?;
@@ -26,11 +52,35 @@ pub(super) fn copy(from: &Path, to: &Directory) -> Result<Vec<NotCarried>, Failu
         bytes: FORK_BYTES_MAX,
         depth: FORK_DEPTH_MAX,
         until: Instant::now() + FORK_COPY_TIME,
+        skip: match scope {
+            CopyScope::Needed => SkipRule::LeaveOut,
+            CopyScope::All => SkipRule::CopyAll,
+        },
+        omit: |name| name.to_str().is_some_and(is_staged),
     };
-    source.copy_tree(to, limits).map(not_carried).map_err(|error| failure(&error))
+    let mut left = source.copy_tree(to, limits).map_err(|error| failure(&error))?;
+    let skipped = std::mem::take(&mut left.skipped).into_iter();
+    let directories = skipped.map(|one| left_out(from, to, one, in_place)).collect();
+    let directories_more = left.skipped_more;
+    Ok(NotCopied { files: not_carried(left), directories, directories_more })
 }
 
-fn not_carried(LeftOut { named, others }: LeftOut) -> Vec<NotCarried> {
+/// Puts a link where an installed directory was left out, if that is wanted. Whoever wrote a cache writes
+/// it again, which it could not through a link.
+fn left_out(from: &Path, to: &Directory, skipped: Skipped, in_place: InPlace) -> LeftOutDirectory {
+    let Skipped { path, why } = skipped;
+    let (why, is_installed) = match why {
+        Ignorable::Environment => (LeftOutReason::Environment, true),
+        Ignorable::Packages => (LeftOutReason::Packages, true),
+        Ignorable::Cache => (LeftOutReason::Cache, false),
+    };
+    let wanted = in_place == InPlace::Link && is_installed;
+    // No session can write in the copy yet.
+    let linked = wanted && to.symlink(&from.join(&path), &path).is_ok();
+    LeftOutDirectory { path: path.display().to_string(), why, linked }
+}
+
+fn not_carried(LeftOut { named, others, .. }: LeftOut) -> Vec<NotCarried> {
     let name = |path: &Path, why: &str| format!("{}: {why}", path.display());
     let named = named.into_iter().map(|(path, why)| name(&path, why));
     let more = (others > 0).then(|| format!("{others} more"));
@@ -50,10 +100,7 @@ fn failure(error: &CopyError) -> Failure {
             let seconds = FORK_COPY_TIME.as_secs();
             refused(&format!("its workspace was not copied within {seconds} s"))
         }
-        CopyError::Io { cause, .. } if cause.kind() == io::ErrorKind::StorageFull => {
-            Failure::new(ErrorCode::DiskFull, format!("the workspace cannot be copied: {error}"))
-        }
-        CopyError::Io { .. } => cannot_copy(&io::Error::other(error.to_string())),
+        CopyError::Io { .. } => Failure::while_making("the workspace cannot be copied", error),
     }
 }
 
@@ -69,14 +116,70 @@ mod tests {
         std::fs::create_dir_all(root.join("to")).unwrap();
         std::os::unix::fs::symlink("outside", root.join("work")).unwrap();
         let to = Directory::trusted(&root.join("to")).unwrap();
-        let refused = copy(&root.join("work"), &to).unwrap_err();
+        let work = root.join("work");
+        let refused = copy(&work, &to, CopyScope::Needed, InPlace::Link).unwrap_err();
         assert_eq!(refused.code, ErrorCode::ForkRefused);
     }
 
     #[test]
+    fn what_the_machine_lacks_is_named_and_no_internal_fault() {
+        for (errno, code) in [
+            (rustix::io::Errno::NOSPC, ErrorCode::DiskFull),
+            (rustix::io::Errno::AGAIN, ErrorCode::Overloaded),
+            (rustix::io::Errno::MFILE, ErrorCode::Overloaded),
+            (rustix::io::Errno::IO, ErrorCode::Internal),
+        ] {
+            let error = CopyError::Io { path: ".".into(), cause: errno.into() };
+            assert_eq!(failure(&error).code, code, "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_file_on_its_way_into_the_original_is_not_in_the_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("work/inner")).unwrap();
+        std::fs::create_dir_all(root.join("to")).unwrap();
+        for name in ["kept", ".windlass-0123456789abcdef01234567", ".windlass-notes"] {
+            std::fs::write(root.join("work/inner").join(name), "").unwrap();
+        }
+        let to = Directory::trusted(&root.join("to")).unwrap();
+        copy(&root.join("work"), &to, CopyScope::All, InPlace::Nothing).unwrap();
+        let entries = std::fs::read_dir(root.join("to/inner")).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, [".windlass-notes", "kept"]);
+    }
+
+    #[test]
     fn what_was_left_out_is_named_with_its_reason() {
-        let left_out = LeftOut { named: vec![("a/b".into(), "because")], others: 3 };
+        let named = vec![("a/b".into(), "because")];
+        let left_out = LeftOut { named, others: 3, ..LeftOut::default() };
         let names: Vec<_> = not_carried(left_out).into_iter().map(|one| one.name).collect();
         assert_eq!(names, ["a/b: because", "3 more"]);
+    }
+
+    #[test]
+    fn installed_directories_become_links_where_the_twin_cannot_write_and_caches_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        for name in ["work/a/.venv/lib", "work/a/__pycache__", "linked", "apart", "all"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        let work = root.join("work");
+        let make = |name: &str, scope, in_place| {
+            let to = Directory::trusted(&root.join(name)).unwrap();
+            let mut left = copy(&work, &to, scope, in_place).unwrap().directories;
+            left.sort_by(|one, other| one.path.cmp(&other.path));
+            left.into_iter().map(|one| (one.path, one.linked)).collect::<Vec<_>>()
+        };
+        let named = |linked| [("a/.venv".to_owned(), linked), ("a/__pycache__".to_owned(), false)];
+        assert_eq!(make("linked", CopyScope::Needed, InPlace::Link), named(true));
+        assert_eq!(root.join("linked/a/.venv").read_link().unwrap(), work.join("a/.venv"));
+        assert!(root.join("linked/a/__pycache__").symlink_metadata().is_err());
+        assert_eq!(make("apart", CopyScope::Needed, InPlace::Nothing), named(false));
+        assert!(root.join("apart/a/.venv").symlink_metadata().is_err());
+        assert_eq!(make("all", CopyScope::All, InPlace::Link), []);
+        assert!(root.join("all/a/.venv/lib").symlink_metadata().unwrap().is_dir());
     }
 }

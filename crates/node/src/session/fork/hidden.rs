@@ -1,5 +1,5 @@
-//! Whether a workspace may be copied. What is hidden in it is hidden from the session by its path; a copy
-//! has another, and would show it.
+//! Whether a workspace may be copied, and whether twins can both write in it. What is hidden in it is
+//! hidden from the session by its path; a copy has another, and would show it.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -10,6 +10,9 @@ use windlass_protocol::policy::Policy;
 use windlass_sandbox::survey::expand;
 
 use crate::config::Config;
+
+/// Directories of everybody.
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// Links that a path is followed through: as many as the kernel follows.
 const LINKS_MAX: usize = 40;
@@ -30,6 +33,15 @@ pub(super) fn hidden_in(
     let roots = by_all_names(workspace);
     let is_below = |path: &PathBuf| roots.iter().any(|root| path != root && path.starts_with(root));
     named.chain(own).find(|path| by_all_names(path).iter().any(is_below))
+}
+
+/// Whether a workspace is in a directory that both twins may write, whatever keeps them apart.
+pub(super) fn is_in_common(workspace: &Path, policy: &Policy, home: Option<&Path>) -> bool {
+    let named = policy.writable.iter().filter_map(|path| expand(path, home));
+    let temporary = TEMPORARY.map(PathBuf::from).into_iter().chain([std::env::temp_dir()]);
+    let names = by_all_names(workspace);
+    let holds = |root: &PathBuf| names.iter().any(|name| name.starts_with(root));
+    named.chain(temporary).any(|root| by_all_names(&root).iter().any(holds))
 }
 
 /// A path as it is written, and as each link in it leads on, to the place that it names in the end. Nothing
@@ -96,6 +108,25 @@ mod tests {
         let open = Policy { isolation: Some(Isolation::None), ..policy.clone() };
         assert_eq!(hidden_in(&home, Some(&open), Some(&home), &config), None);
         assert_eq!(hidden_in(&root, Some(&open), Some(&home), &config), Some(at("node/state")));
+    }
+
+    #[test]
+    fn a_workspace_below_a_writable_root_is_in_common_by_any_name() {
+        let mut policy = Policy::of(Preset::Workspace);
+        policy.writable = vec!["/data/shared".to_owned(), "~/scratch".to_owned()];
+        let home = Path::new("/users/ada");
+        for (workspace, expected) in [
+            ("/data/own", false),
+            ("/data/shared", true),
+            ("/data/shared/deep", true),
+            ("/users/ada/scratch/one", true),
+            ("/users/ada/project", false),
+            ("/tmp/work", true),
+            ("/var/tmp/work", true),
+        ] {
+            let found = is_in_common(Path::new(workspace), &policy, Some(home));
+            assert_eq!(found, expected, "{workspace}");
+        }
     }
 
     #[test]

@@ -192,29 +192,6 @@ pub(crate) fn unlink(config: &Config, id: &SessionId) {
     let _ = state(config).and_then(|state| state.remove_file(inside(config, &path)?));
 }
 
-/// Removes a session's own workspace, or the one that a link of [`link`] leads to, and the link.
-/// Directories above that are empty then go as well.
-pub(crate) fn remove_workspace(config: &Config, id: &SessionId) {
-    let own = config.workspace_of(id);
-    let linked = state(config).and_then(|state| state.read_link(inside(config, &own)?));
-    if let Ok(linked) = &linked {
-        remove(config, linked);
-        remove_empty_above(config, linked);
-    }
-    remove(config, &own);
-}
-
-fn remove_empty_above(config: &Config, path: &Path) {
-    let Ok(state) = state(config) else { return };
-    // Up to the first that somebody still needs.
-    for above in path.ancestors().skip(1).take(2 * DEPTH_MAX) {
-        let removed = inside(config, above).and_then(|above| state.remove_directory(above));
-        if removed.is_err() {
-            break;
-        }
-    }
-}
-
 /// Removes the rooms of a session that is over, as far as they are empty.
 pub(crate) fn remove_empty(config: &Config, first: &Path) {
     let (Ok(state), Ok(first)) = (state(config), inside(config, first)) else { return };
@@ -230,14 +207,10 @@ pub(crate) fn remove_empty(config: &Config, first: &Path) {
     while room.starts_with(first) && state.remove_directory(&room).is_ok() && room.pop() {}
 }
 
-/// Directories that families of this id have, or had.
-pub(crate) fn of_id(config: &Config, id: &SessionId) -> Vec<PathBuf> {
-    let families = config.rooms_dir();
-    let names = inside(config, &families)
-        .and_then(|families| state(config)?.directory(families)?.names())
-        .unwrap_or_default();
-    let ours = |name: &OsString| id_of(name) == Some(id.as_str());
-    names.into_iter().filter(ours).map(|name| families.join(name)).collect()
+/// Whether something is at one of the node's own paths.
+pub(crate) fn is_there(config: &Config, path: &Path) -> bool {
+    let found = inside(config, path).and_then(|path| state(config)?.look(path));
+    !matches!(found, Ok(None))
 }
 
 /// The session id that a family's directory was named after.
@@ -257,22 +230,19 @@ pub(crate) fn root_of(config: &Config, path: &Path) -> Option<(PathBuf, Option<S
     Some((config.places_dir().join(below.components().next()?), None))
 }
 
-/// Where the links of [`link`] lead.
-pub(crate) fn linked(config: &Config) -> io::Result<Vec<PathBuf>> {
+/// The links of [`link`]: whose they are, and where they lead.
+pub(crate) fn links(config: &Config) -> io::Result<Vec<(SessionId, PathBuf)>> {
     let workspaces = config.workspaces_dir();
-    let directory = state(config)?.directory(inside(config, &workspaces)?)?;
-    let names = directory.names()?;
-    Ok(names.iter().filter_map(|name| directory.read_link(name).ok()).collect())
-}
-
-/// The sessions that have a link of [`link`].
-pub(crate) fn linked_ids(config: &Config) -> Vec<SessionId> {
-    let workspaces = config.workspaces_dir();
-    let directory = inside(config, &workspaces).and_then(|path| state(config)?.directory(path));
-    let Ok(directory) = directory else { return Vec::new() };
-    let names = directory.names().unwrap_or_default();
-    let linked = names.into_iter().filter(|name| directory.read_link(name).is_ok());
-    linked.filter_map(|name| SessionId::parse(name.into_string().ok()?).ok()).collect()
+    let directory = match state(config)?.directory(inside(config, &workspaces)?) {
+        // No session has had a workspace of its own yet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        directory => directory?,
+    };
+    let names = directory.names()?.into_iter();
+    let linked = names.filter_map(|name| Some((directory.read_link(&name).ok()?, name)));
+    let known = linked
+        .filter_map(|(path, name)| Some((SessionId::parse(name.into_string().ok()?).ok()?, path)));
+    Ok(known.collect())
 }
 
 #[cfg(test)]
@@ -306,10 +276,9 @@ mod tests {
         assert!(copy.is_dir() && !second.exists());
         assert!(family::room_of_twin(&first).is_dir(), "it is another's");
         remove_empty(&config, &family::room_of_twin(&first));
+        assert_eq!(links(&config).unwrap(), []);
         link(&config, &id("t1"), &copy).unwrap();
-        assert_eq!(linked(&config).unwrap(), [copy]);
-        remove_workspace(&config, &id("t1"));
-        assert!(!first.exists() && config.workspace_of(&id("t1")).symlink_metadata().is_err());
+        assert_eq!(links(&config).unwrap(), [(id("t1"), copy)]);
         assert_eq!(std::fs::read_dir(config.staging_dir()).unwrap().count(), 0);
     }
 
@@ -337,10 +306,6 @@ mod tests {
         std::fs::write(first.join("left"), "").unwrap();
         let second = make(&config, &id("s")).unwrap();
         assert_ne!(second, first);
-        make(&config, &id("s2")).unwrap();
-        let mut found = of_id(&config, &id("s"));
-        found.sort();
-        assert_eq!(found, [first.clone(), second.clone()]);
         assert_eq!(root_of(&config, &second.join("t/w")), Some((second, Some(id("s")))));
     }
 

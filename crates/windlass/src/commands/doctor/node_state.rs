@@ -9,10 +9,10 @@ use anyhow::{Context, ensure};
 use windlass_client::{ClientError, Dirs};
 use windlass_node::sandbox::Site;
 use windlass_protocol::Outcome;
-use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
+use windlass_protocol::api::{CreateSession, NodeStatus, Session, SubmitTurn};
 
 use super::report::{Item, SessionTest};
-use crate::{node_access, size};
+use crate::{node_access, size, storage_notes};
 
 /// Less room than this is worth a word.
 const ROOM_BYTES: u64 = 1 << 30;
@@ -20,27 +20,21 @@ const ROOM_BYTES: u64 = 1 << 30;
 /// How long the real session's first answer may take.
 const SESSION_WAIT_MS: u64 = 30_000;
 
+/// When that session ends if the doctor was killed before it could end it.
+const SESSION_IDLE_S: u64 = 60;
+
 pub async fn look() -> Vec<Item> {
-    let mut items = vec![match node_access::present().await {
-        Ok(None) => Item::lacking("node", "not running; commands that need it start it"),
+    let mut items = match node_access::present().await {
+        Ok(None) => vec![Item::lacking("node", "not running; commands that need it start it")],
         Ok(Some(client)) => match client.node_status().await {
-            Ok(status) => Item::good(
-                "node",
-                format!(
-                    "running, pid {}, version {}, {} sessions, listens at {}",
-                    status.pid,
-                    status.version,
-                    status.sessions,
-                    status.listen.as_deref().unwrap_or("its socket only")
-                ),
-            ),
-            Err(error) => Item::bad("node", error.to_string(), error.remedy()),
+            Ok(status) => running(&status),
+            Err(error) => vec![Item::bad("node", error.to_string(), error.remedy())],
         },
         Err(error) => {
             let help = error.downcast_ref::<ClientError>().map(ClientError::remedy);
-            Item::bad("node", format!("{error:#}"), help.unwrap_or_default())
+            vec![Item::bad("node", format!("{error:#}"), help.unwrap_or_default())]
         }
-    }];
+    };
     match Dirs::from_env() {
         Ok(dirs) => {
             items.push(directory("runtime", &dirs.runtime));
@@ -49,6 +43,24 @@ pub async fn look() -> Vec<Item> {
         Err(error) => items.push(Item::bad("directories", error.to_string(), error.remedy())),
     }
     items
+}
+
+/// A node that answers, and what its disk lacks.
+fn running(status: &NodeStatus) -> Vec<Item> {
+    let node = Item::good(
+        "node",
+        format!(
+            "running, pid {}, version {}, {} sessions, listens at {}",
+            status.pid,
+            status.version,
+            status.sessions,
+            status.listen.as_deref().unwrap_or("its socket only")
+        ),
+    );
+    let lacking =
+        |note| Item::lacking("storage", note).with_help("make room at the state directory");
+    let notes = status.storage.iter().flat_map(storage_notes::notes).map(lacking);
+    [node].into_iter().chain(notes).collect()
 }
 
 /// A directory of the node's: only its user may look into it.
@@ -108,7 +120,12 @@ pub async fn session_test() -> SessionTest {
 async fn one_session() -> anyhow::Result<Session> {
     let client = node_access::started().await?;
     let turn = SubmitTurn { code: "1+1".into(), wait_ms: SESSION_WAIT_MS, ..SubmitTurn::default() };
-    let create = CreateSession { turn: Some(turn), ..CreateSession::default() };
+    let create = CreateSession {
+        turn: Some(turn),
+        idle_s: Some(SESSION_IDLE_S),
+        deadline_ms: Some(SESSION_WAIT_MS),
+        ..CreateSession::default()
+    };
     let created = client.create_session(&create).await?;
     let session = client.session(&created.session.id).await;
     node_access::close(&client, &created.session.id).await?;

@@ -1,0 +1,21 @@
+//! What a keeper or a nursery writes to standard error, which the node has pointed at its log. The log may
+//! be on a full disk: a line that cannot be written is dropped, where `eprintln!` would panic and
+//! take the session with it.
+
+use std::fmt::Arguments;
+use std::io::Write as _;
+
+/// Writes one line to standard error, if it can be written.
+macro_rules! complain {
+    ($($format:tt)*) => {
+        $crate::complaint::write(format_args!($($format)*))
+    };
+}
+
+pub(crate) use complain;
+
+pub(crate) fn write(line: Arguments<'_>) {
+    let mut bytes = Vec::with_capacity(128);
+    let _ = writeln!(bytes, "{line}");
+    let _ = rustix::io::write(rustix::stdio::stderr(), &bytes);
+}

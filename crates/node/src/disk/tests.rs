@@ -1,0 +1,373 @@
+//! What is removed and what stays, on real directories, with a clock that the test holds.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use windlass_journal::{JournalOptions, NewEvent, NewSession};
+use windlass_protocol::disk::DiskKind;
+use windlass_protocol::event::{EndReason, EventKind};
+use windlass_protocol::family;
+
+use super::*;
+
+const DAY_MS: u64 = 86_400_000;
+
+/// The moment of a test.
+const NOW_MS: u64 = 1000 * DAY_MS;
+
+/// Which sessions live, as a test says.
+#[derive(Default)]
+struct Living {
+    sessions: RefCell<Vec<(SessionId, PathBuf)>>,
+    claimed: RefCell<BTreeSet<SessionId>>,
+}
+
+impl SessionClaims for Living {
+    fn has_all(&self) -> bool {
+        !self.claimed.borrow().contains(&id("another-node"))
+    }
+
+    fn rooms(&self) -> Vec<PathBuf> {
+        self.sessions.borrow().iter().map(|(_, room)| room.clone()).collect()
+    }
+
+    fn has_family(&self, first: &SessionId) -> bool {
+        self.knows(first)
+    }
+
+    fn knows(&self, id: &SessionId) -> bool {
+        self.sessions.borrow().iter().any(|(one, _)| one == id)
+    }
+
+    fn claim(&self, id: &SessionId) -> bool {
+        !self.knows(id) && self.claimed.borrow_mut().insert(id.clone())
+    }
+
+    fn release(&self, id: &SessionId) {
+        assert!(self.claimed.borrow_mut().remove(id), "{id} was not claimed");
+    }
+
+    fn are_all_new(&self) -> bool {
+        self.sessions.borrow().is_empty()
+    }
+}
+
+struct Stage {
+    dir: tempfile::TempDir,
+    config: Config,
+    journal: Journal,
+    living: Living,
+    state: DiskState,
+}
+
+fn id(text: &str) -> SessionId {
+    SessionId::parse(text).unwrap()
+}
+
+impl Stage {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let config = Config::new(base.join("run"), base.join("state"), PathBuf::new());
+        let journal = Journal::open(&config.state_dir, JournalOptions::default()).unwrap();
+        Self { dir, config, journal, living: Living::default(), state: DiskState::default() }
+    }
+
+    fn ground(&self) -> DiskGround<'_> {
+        DiskGround {
+            config: &self.config,
+            journal: &self.journal,
+            claims: &self.living,
+            programs: vec![self.config.programs_dir().join("python-now")],
+            ready_prefix: "7-".to_owned(),
+        }
+    }
+
+    /// A session that ended so many days ago, with a workspace of so many bytes.
+    fn ended(&self, name: &str, days: u64, bytes: usize) -> PathBuf {
+        let workspace = self.config.workspace_of(&id(name));
+        std::fs::create_dir_all(&workspace).unwrap();
+        std::fs::write(workspace.join("file"), vec![1; bytes]).unwrap();
+        self.record(name, Some(NOW_MS - days * DAY_MS));
+        workspace
+    }
+
+    fn record(&self, name: &str, ended_at_ms: Option<u64>) {
+        let new = NewSession {
+            id: id(name),
+            created_at_ms: 1,
+            workspace: String::new(),
+            worker_kind: "python".to_owned(),
+            spec: serde_json::Value::Null,
+            quota_bytes: 0,
+        };
+        let mut log = self.journal.create(new).unwrap();
+        if let Some(at_ms) = ended_at_ms {
+            let kind =
+                EventKind::SessionEnded { reason: EndReason::Closed, message: None, receipt: None };
+            let end = NewEvent { at_ms, turn: None, link: None, kind, body: Bytes::new() };
+            log.append(vec![end]).unwrap();
+        }
+    }
+
+    /// A live session with its first room.
+    fn live(&self, name: &str) -> PathBuf {
+        let room = rooms::make(&self.config, &id(name)).unwrap();
+        self.living.sessions.borrow_mut().push((id(name), room.clone()));
+        std::fs::create_dir_all(self.config.workspace_of(&id(name))).unwrap();
+        self.record(name, None);
+        room
+    }
+
+    /// A live twin in a room. Gives its own room and its copy.
+    fn twin(&self, name: &str, room: &Path) -> (PathBuf, PathBuf) {
+        let (copy, inner) = (family::workspace(room), family::room_of_twin(room));
+        for directory in [&copy, &inner, &family::next_room(room)] {
+            std::fs::create_dir_all(directory).unwrap();
+        }
+        std::fs::write(copy.join("copied"), vec![1; 10_000]).unwrap();
+        rooms::link(&self.config, &id(name), &copy).unwrap();
+        self.living.sessions.borrow_mut().push((id(name), inner.clone()));
+        self.record(name, None);
+        (inner, copy)
+    }
+
+    fn end(&self, name: &str) {
+        self.living.sessions.borrow_mut().retain(|(one, _)| *one != id(name));
+    }
+
+    fn families(&self) {
+        let ground = self.ground();
+        let picture = Picture::take(&ground).unwrap();
+        let mut removal = Removal::new(PruneMode::Remove, LOOK_TIME);
+        removal.families(&ground, &picture, Families::All);
+        assert_eq!(removal.answer().failed, Vec::<String>::new());
+    }
+
+    fn round(&self, max_age_days: u64, max_total_bytes: u64, act: PruneMode) -> Pruned {
+        let max_age = Duration::from_millis(max_age_days * DAY_MS);
+        let limits = RetentionOptions { max_age, max_total_bytes };
+        let ground = self.ground();
+        round(&ground, &self.state, limits, act, NOW_MS, LOOK_TIME).unwrap().answer()
+    }
+}
+
+fn names(pruned: &Pruned) -> Vec<(DiskKind, &str)> {
+    pruned.removed.iter().map(|item| (item.kind, item.name.as_str())).collect()
+}
+
+#[test]
+fn sessions_go_by_age_and_by_what_their_workspaces_take() {
+    let stage = Stage::new();
+    let old = stage.ended("old", 9, 1000);
+    let large = stage.ended("large", 3, 400_000);
+    let young = stage.ended("young", 1, 1000);
+    let (journals, workspaces) = (DiskKind::JournalsEnded, DiskKind::WorkspacesEnded);
+    let pruned = stage.round(10, 1 << 30, PruneMode::Remove);
+    assert_eq!(names(&pruned), []);
+    let pruned = stage.round(7, 1 << 30, PruneMode::Remove);
+    assert_eq!(names(&pruned), [(workspaces, "old"), (journals, "old")]);
+    assert!(!old.exists() && large.exists());
+    // The one that is too large was measured once, and is known to be.
+    let pruned = stage.round(7, 300_000, PruneMode::Remove);
+    assert_eq!(names(&pruned), [(workspaces, "large"), (journals, "large")]);
+    assert!(pruned.bytes > 400_000 && !large.exists() && young.exists());
+    assert_eq!(stage.journal.directories().unwrap(), BTreeSet::from([id("young")]));
+}
+
+#[test]
+fn a_look_says_what_the_removal_then_gives_back_and_removes_nothing() {
+    let stage = Stage::new();
+    let workspace = stage.ended("done", 1, 100_000);
+    std::fs::hard_link(workspace.join("file"), workspace.join("again")).unwrap();
+    let outside = stage.dir.path().join("outside");
+    std::fs::write(&outside, vec![1; 200_000]).unwrap();
+    std::fs::hard_link(&outside, workspace.join("theirs")).unwrap();
+    let room = stage.live("demo");
+    stage.twin("twin", &room);
+    stage.end("twin");
+    let looked = stage.round(0, 0, PruneMode::Look);
+    assert!(workspace.exists() && family::workspace(&room).exists());
+    let removed = stage.round(0, 0, PruneMode::Remove);
+    assert_eq!(names(&looked), names(&removed));
+    assert_eq!(looked.bytes, removed.bytes);
+    assert!(looked.dry_run && !removed.dry_run && looked.complete);
+    assert!(removed.bytes < 200_000, "a file with another name elsewhere is not given back");
+    assert!(outside.exists() && !workspace.exists());
+    assert!(stage.config.workspace_of(&id("demo")).exists(), "it lives");
+}
+
+#[test]
+fn what_a_twin_has_goes_with_it_and_with_the_last_of_a_family_all() {
+    let stage = Stage::new();
+    let room = stage.live("demo");
+    let (twin_room, copy) = stage.twin("twin", &room);
+    let (_, inner_copy) = stage.twin("inner", &twin_room);
+    let (_, other_copy) = stage.twin("other", &family::next_room(&room));
+    stage.families();
+    assert!(copy.exists() && inner_copy.exists() && other_copy.exists());
+    stage.end("other");
+    stage.families();
+    assert!(!other_copy.exists() && copy.exists());
+    // A twin of it lives, and reads what its own copy was made without.
+    stage.end("twin");
+    stage.families();
+    assert!(copy.exists() && inner_copy.exists());
+    stage.end("inner");
+    stage.families();
+    assert!(!copy.exists() && room.exists(), "the first session lives");
+    stage.end("demo");
+    std::fs::write(room.join("planted"), "").unwrap();
+    stage.families();
+    assert!(!room.exists());
+    assert_eq!(rooms::links(&stage.config).unwrap(), []);
+}
+
+#[test]
+fn a_workspace_stays_while_a_twin_of_its_session_lives() {
+    let stage = Stage::new();
+    let room = stage.live("demo");
+    stage.twin("twin", &room);
+    stage.end("demo");
+    let workspace = stage.config.workspace_of(&id("demo"));
+    let ground = stage.ground();
+    let picture = Picture::take(&ground).unwrap();
+    let mut removal = Removal::new(PruneMode::Remove, LOOK_TIME);
+    removal.session(&ground, &picture, &id("demo"));
+    removal.leftovers(&ground, &picture);
+    assert!(!stage.journal.has_directory(&id("demo")) && workspace.exists());
+    stage.end("twin");
+    // Without a journal it is a leftover as soon as nobody needs it.
+    stage.round(100, 1 << 30, PruneMode::Remove);
+    assert!(!workspace.exists() && !room.exists());
+}
+
+#[test]
+fn leftovers_go_and_what_a_session_or_this_node_has_stays() {
+    let stage = Stage::new();
+    stage.live("demo");
+    let at = |path: &str| stage.config.state_dir.join(path);
+    let (gone, kept) = (
+        [
+            "workspaces/nobody",
+            "staging/nobody",
+            "tmp/nobody",
+            "families/nobody/t/w",
+            "places/3-1/workspace",
+            "workers/python-before",
+        ],
+        [
+            "workspaces/demo",
+            "tmp/demo",
+            "families/demo",
+            "places/7-1/workspace",
+            "workers/python-now",
+        ],
+    );
+    for path in gone.iter().chain(&kept) {
+        std::fs::create_dir_all(at(path).join("deep")).unwrap();
+    }
+    stage.round(100, 1 << 30, PruneMode::Remove);
+    for path in kept {
+        assert!(at(path).exists(), "{path}");
+    }
+    for path in &gone[..5] {
+        assert!(!at(path).exists(), "{path}");
+    }
+    assert!(at(gone[5]).exists(), "a session of an earlier node may work with it");
+    stage.end("demo");
+    stage.round(100, 1 << 30, PruneMode::Remove);
+    assert!(!at(gone[5]).exists());
+}
+
+#[test]
+fn a_node_that_left_sessions_to_another_removes_nothing() {
+    let stage = Stage::new();
+    let workspace = stage.ended("done", 9, 1000);
+    let room = stage.live("demo");
+    let (_, copy) = stage.twin("twin", &room);
+    std::fs::create_dir_all(stage.config.tmp_of(&id("demo"))).unwrap();
+    stage.end("demo");
+    stage.end("twin");
+    stage.living.claimed.borrow_mut().insert(id("another-node"));
+    assert_eq!(names(&stage.round(0, 0, PruneMode::Remove)), []);
+    assert!(workspace.exists() && copy.exists() && stage.config.tmp_of(&id("demo")).exists());
+}
+
+#[test]
+fn a_ready_made_directory_stays_with_its_session_and_goes_with_it() {
+    let stage = Stage::new();
+    let directory = stage.config.places_dir().join("7-3");
+    let (workspace, room) = (directory.join("workspace"), directory.join("room"));
+    std::fs::create_dir_all(&workspace).unwrap();
+    std::fs::create_dir_all(&room).unwrap();
+    rooms::link(&stage.config, &id("one"), &workspace).unwrap();
+    stage.living.sessions.borrow_mut().push((id("one"), room.clone()));
+    stage.record("one", Some(NOW_MS - DAY_MS));
+    let (_, copy) = stage.twin("twin", &room);
+    stage.end("one");
+    stage.round(100, 1 << 30, PruneMode::Remove);
+    assert!(copy.exists());
+    stage.end("twin");
+    stage.families();
+    assert!(!room.exists() && workspace.exists(), "it is kept as long as its journal");
+    stage.round(0, 1 << 30, PruneMode::Remove);
+    assert!(!directory.exists());
+    assert!(stage.config.workspace_of(&id("one")).symlink_metadata().is_err());
+}
+
+#[test]
+fn a_link_in_the_place_of_a_directory_is_removed_and_not_followed() {
+    let stage = Stage::new();
+    let outside = stage.dir.path().join("outside");
+    std::fs::create_dir_all(outside.join("w")).unwrap();
+    std::fs::write(outside.join("w/precious"), "").unwrap();
+    let room = stage.live("demo");
+    let (_, copy) = stage.twin("twin", &room);
+    let place = copy.parent().unwrap();
+    std::fs::rename(place, room.join("away")).unwrap();
+    symlink(&outside, place).unwrap();
+    symlink(&outside, stage.config.workspace_of(&id("demo")).join("link")).unwrap();
+    stage.end("twin");
+    stage.families();
+    assert!(outside.join("w/precious").exists());
+    let used = survey::survey(&stage.ground());
+    assert!(used.complete);
+    stage.end("demo");
+    stage.round(0, 0, PruneMode::Remove);
+    assert!(!room.exists() && outside.join("w/precious").exists());
+}
+
+#[test]
+fn all_that_is_there_is_counted_once() {
+    let stage = Stage::new();
+    stage.ended("done", 1, 50_000);
+    let room = stage.live("demo");
+    stage.twin("twin", &room);
+    std::fs::write(stage.config.workspace_of(&id("demo")).join("file"), vec![1; 70_000]).unwrap();
+    std::fs::write(stage.config.state_dir.join("keepers.log"), vec![1; 5000]).unwrap();
+    // The index is written by another thread.
+    stage.journal.flush_index().unwrap();
+    let used = survey::survey(&stage.ground());
+    let share = |kind| used.kinds.iter().find(|share| share.kind == kind).unwrap().bytes;
+    assert!((50_000..80_000).contains(&share(DiskKind::WorkspacesEnded)));
+    assert!((70_000..100_000).contains(&share(DiskKind::WorkspacesLive)));
+    assert!((10_000..60_000).contains(&share(DiskKind::ForkCopies)));
+    assert!(share(DiskKind::JournalsEnded) > 0 && share(DiskKind::Logs) >= 5000);
+    assert_eq!(share(DiskKind::Leftovers), 0);
+    assert!(share(DiskKind::Index) > 0);
+    let counted = std::process::Command::new("du")
+        .arg("-sB1")
+        .arg(&stage.config.state_dir)
+        .output()
+        .unwrap()
+        .stdout;
+    let counted: u64 =
+        String::from_utf8(counted).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    let itself = std::fs::metadata(&stage.config.state_dir).unwrap();
+    let itself = std::os::unix::fs::MetadataExt::blocks(&itself) * 512;
+    assert_eq!(used.bytes, counted - itself);
+}

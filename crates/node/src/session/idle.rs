@@ -1,0 +1,234 @@
+//! When a session ends that nobody uses: who is there, when it was last used, and when to look next.
+//! Whether it is idle then, the lifecycle decides.
+//!
+//! A use changes nothing but its time: the owner's alarm rings at most once in an idle timeout, and looks then
+//! when the last use was. A node that takes a session over counts from then, since it does not know who was
+//! there before.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use windlass_lifecycle::Event;
+
+use super::actor::Actor;
+use crate::clock::in_words;
+
+/// The longest idle timeout; a longer one is as good as none, and taken for this.
+const IDLE_S_MAX: u64 = 100 * 365 * 24 * 3600;
+
+/// Who is there beside those whose requests a session's owner serves: followers of its events, watchers
+/// of its files, its tool hosts.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientPresence {
+    shared: Arc<PresenceShared>,
+}
+
+#[derive(Debug)]
+struct PresenceShared {
+    born: Instant,
+    there: AtomicUsize,
+    /// When one was last seen, in milliseconds after `born`.
+    seen_ms: AtomicU64,
+}
+
+/// A client that is there until this is dropped.
+#[derive(Debug)]
+pub(crate) struct PresentClient {
+    presence: ClientPresence,
+}
+
+impl Default for ClientPresence {
+    fn default() -> Self {
+        let shared = PresenceShared {
+            born: Instant::now(),
+            there: AtomicUsize::new(0),
+            seen_ms: AtomicU64::new(0),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl ClientPresence {
+    pub fn enter(&self) -> PresentClient {
+        self.shared.there.fetch_add(1, Ordering::Relaxed);
+        PresentClient { presence: self.clone() }
+    }
+
+    /// A client was there for a moment.
+    pub fn noticed(&self) {
+        let passed = self.shared.born.elapsed().as_millis();
+        let seen_ms = u64::try_from(passed).unwrap_or(u64::MAX);
+        self.shared.seen_ms.store(seen_ms, Ordering::Relaxed);
+    }
+
+    /// When a client was last there: at `now`, if one is.
+    fn last_seen(&self, now: Instant) -> Instant {
+        if self.shared.there.load(Ordering::Relaxed) > 0 {
+            return now;
+        }
+        self.shared.born + Duration::from_millis(self.shared.seen_ms.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for PresentClient {
+    fn drop(&mut self) {
+        self.presence.noticed();
+        self.presence.shared.there.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A session's idle timeout.
+#[derive(Debug)]
+pub(super) struct IdleWatch {
+    clients: ClientPresence,
+    last_use: Instant,
+    timeout: Option<IdleTimeout>,
+}
+
+#[derive(Debug)]
+struct IdleTimeout {
+    limit: Duration,
+    /// Nobody need look before then.
+    due: Instant,
+}
+
+impl IdleWatch {
+    /// `session_s` is what the session was made with, 0 for none; `node` holds where it says nothing.
+    pub fn new(session_s: Option<u64>, node: Option<Duration>, clients: ClientPresence) -> Self {
+        let limit = match session_s {
+            Some(0) => None,
+            Some(seconds) => Some(Duration::from_secs(seconds)),
+            None => node,
+        };
+        let now = Instant::now();
+        let timeout = limit.map(|limit| {
+            let limit = limit.min(Duration::from_secs(IDLE_S_MAX));
+            IdleTimeout { limit, due: now + limit }
+        });
+        Self { clients, last_use: now, timeout }
+    }
+
+    /// The session is used just now.
+    pub fn used(&mut self) {
+        self.last_use = Instant::now();
+    }
+
+    /// When somebody should look whether the session is idle; never where it does not end so.
+    pub fn due(&self) -> Option<Instant> {
+        self.timeout.as_ref().map(|timeout| timeout.due)
+    }
+
+    /// Whether nobody has used the session for its idle timeout. Otherwise it is due again later.
+    fn has_passed(&mut self, now: Instant) -> bool {
+        let last_use = self.last_use.max(self.clients.last_seen(now));
+        let Some(timeout) = &mut self.timeout else { return false };
+        timeout.due = last_use + timeout.limit;
+        timeout.due <= now
+    }
+
+    /// The session is in use at `now`, whoever uses it.
+    fn put_off(&mut self, now: Instant) {
+        self.last_use = now;
+        self.has_passed(now);
+    }
+
+    /// Why the session ended.
+    pub fn in_words(&self) -> String {
+        let limit = self.timeout.as_ref().map_or(Duration::ZERO, |timeout| timeout.limit);
+        format!("it had no client and no turn for {}, its idle timeout", in_words(limit))
+    }
+}
+
+impl Actor {
+    /// Ends the session if nobody has used it for its idle timeout.
+    pub(super) fn idle_due(&mut self, now: Instant) {
+        if self.is_about_to_be_used() {
+            return self.idle.put_off(now);
+        }
+        if self.idle.has_passed(now) {
+            self.step(Event::IdlePassed);
+            if !self.machine.is_ended() {
+                // A turn runs, or a worker starts.
+                self.idle.put_off(now);
+            }
+        }
+    }
+
+    /// Whether a request waits, or somebody is there for all sessions of the owner. An owner's tool host
+    /// is looked for only here: the session stays up to twice its timeout after such a host has gone.
+    fn is_about_to_be_used(&self) -> bool {
+        let owner = self.caller.owner.as_ref();
+        !self.inbox.is_empty()
+            || self.fork.is_behind()
+            || owner.is_some_and(|owner| self.context.tools.serves_owner(owner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn watch() -> IdleWatch {
+        IdleWatch::new(None, Some(LIMIT), ClientPresence::default())
+    }
+
+    #[test]
+    fn a_session_that_nobody_uses_is_idle_when_its_timeout_has_passed() {
+        let mut idle = watch();
+        let due = idle.due().unwrap();
+        assert!(!idle.has_passed(due - Duration::from_millis(1)));
+        assert!(idle.has_passed(due));
+    }
+
+    #[test]
+    fn a_use_is_noticed_when_it_is_due_and_counts_from_when_it_was() {
+        let mut idle = watch();
+        let due = idle.due().unwrap();
+        let used = due - LIMIT / 2;
+        idle.last_use = used;
+        assert_eq!(idle.due(), Some(due), "a use moves nothing");
+        assert!(!idle.has_passed(due));
+        assert_eq!(idle.due(), Some(used + LIMIT));
+        assert!(idle.has_passed(used + LIMIT));
+        idle.put_off(used + LIMIT);
+        assert_eq!(idle.due(), Some(used + LIMIT + LIMIT));
+    }
+
+    #[test]
+    fn a_client_that_is_there_keeps_it_and_its_leaving_is_the_last_use() {
+        let mut idle = watch();
+        let (client, other) = (idle.clients.enter(), idle.clients.enter());
+        let much_later = idle.due().unwrap() + 10 * LIMIT;
+        assert!(!idle.has_passed(much_later));
+        assert_eq!(idle.due(), Some(much_later + LIMIT));
+        drop(client);
+        assert!(!idle.has_passed(much_later), "the other is there");
+        let before = Instant::now();
+        drop(other);
+        // The time of leaving is kept in whole milliseconds.
+        let left = before - Duration::from_millis(1);
+        assert!(!idle.has_passed(left + LIMIT - Duration::from_millis(1)));
+        assert!(idle.has_passed(Instant::now() + LIMIT));
+    }
+
+    #[test]
+    fn a_session_may_have_another_timeout_than_the_node_or_none() {
+        let clients = ClientPresence::default;
+        let limit = |idle: &IdleWatch| idle.timeout.as_ref().map(|timeout| timeout.limit);
+        for (session_s, node, expected) in [
+            (None, Some(LIMIT), Some(LIMIT)),
+            (Some(7), Some(LIMIT), Some(Duration::from_secs(7))),
+            (Some(0), Some(LIMIT), None),
+            (Some(7), None, Some(Duration::from_secs(7))),
+            (None, None, None),
+            (Some(u64::MAX), None, Some(Duration::from_secs(IDLE_S_MAX))),
+        ] {
+            assert_eq!(limit(&IdleWatch::new(session_s, node, clients())), expected);
+        }
+        let idle = IdleWatch::new(Some(90), None, clients());
+        assert_eq!(idle.in_words(), "it had no client and no turn for 90 s, its idle timeout");
+    }
+}

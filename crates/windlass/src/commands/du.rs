@@ -1,0 +1,62 @@
+//! `windlass du`: what the node has on the disk, by kind. Never starts a node.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use windlass_protocol::disk::DiskUse;
+
+use crate::terminal::{Terminal, Tone, table};
+use crate::{duration, exit, node_access, size};
+
+/// Show what the node has on the disk
+///
+/// Counts blocks, as du does, and each file once however many names it has. A workspace that a client
+/// named is the client's and is not counted. Exits with 3 when no node is running.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  windlass du                what there is, by kind
+  windlass du --json         for programs
+  windlass prune --dry-run   what of it can go")]
+pub struct Args {
+    /// As JSON; null when there is no node
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let Some(client) = node_access::present().await? else {
+        terminal.say(if args.json { "null" } else { "no node is running" })?;
+        return Ok(ExitCode::from(exit::NO_NODE));
+    };
+    let found = client.disk_use().await?;
+    if args.json {
+        terminal.say(&serde_json::to_string_pretty(&found)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (at, line) in table(["KIND", "ON DISK", "FILES"], &rows(&found)).iter().enumerate() {
+        let tone = if at == 0 { Tone::Strong } else { Tone::Plain };
+        terminal.say(&terminal.tone(tone, line))?;
+    }
+    if !found.complete {
+        terminal.note("not all of it could be read: there is more")?;
+    }
+    let age = duration::show(Duration::from_secs(found.retain_age_s));
+    terminal.say(&format!(
+        "ended sessions are kept for {age}, and while journals and their workspaces fit into {}",
+        size::short(found.retain_bytes)
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rows(found: &DiskUse) -> Vec<[String; 3]> {
+    let taken = found.kinds.iter().filter(|share| share.entries > 0);
+    let row = |title: &str, bytes, entries: u64| {
+        [title.to_owned(), size::show(bytes), entries.to_string()]
+    };
+    let mut rows: Vec<_> =
+        taken.map(|share| row(share.kind.title(), share.bytes, share.entries)).collect();
+    let entries = found.kinds.iter().map(|share| share.entries).sum();
+    rows.push(row("all", found.bytes, entries));
+    rows
+}

@@ -1,0 +1,54 @@
+//! What a person should know of the disk with a node's state, for `status` and `doctor`.
+
+use windlass_protocol::storage::{IndexStorage, StateStorage};
+
+use crate::size;
+
+/// With less room than this the disk counts as full: the next turn may find no room for its output.
+const FULL_BYTES: u64 = 1 << 20;
+
+/// One sentence for each thing that is not as it should be.
+pub fn notes(storage: &StateStorage) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(free) = storage.free_bytes.filter(|free| *free < FULL_BYTES) {
+        notes.push(format!(
+            "the disk is full ({} free): turns fail with disk_full until there is room",
+            size::show(free)
+        ));
+    }
+    if storage.index == IndexStorage::Memory {
+        notes.push(
+            "the index is in memory, since the disk was full when the node started; \
+             the next start writes it to the disk"
+                .to_owned(),
+        );
+    }
+    match storage.log_lines_dropped {
+        0 => {}
+        1 => notes.push("1 line of the node's log could not be written".to_owned()),
+        count => notes.push(format!("{count} lines of the node's log could not be written")),
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_not_as_it_should_be_is_told() {
+        let mut storage = StateStorage {
+            free_bytes: Some(FULL_BYTES),
+            index: IndexStorage::File,
+            log_lines_dropped: 0,
+        };
+        assert_eq!(notes(&storage), Vec::<String>::new());
+        storage.free_bytes = Some(512);
+        storage.index = IndexStorage::Memory;
+        storage.log_lines_dropped = 3;
+        let told = notes(&storage);
+        assert_eq!(told.len(), 3);
+        assert!(told[0].contains("512 B free") && told[0].contains("disk_full"), "{told:?}");
+        assert!(told[2].starts_with("3 lines"), "{told:?}");
+    }
+}

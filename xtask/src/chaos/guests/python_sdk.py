@@ -1,0 +1,91 @@
+"""A guest of the chaos suite: counts in a session through the Python SDK, and tells one JSON object a
+line. It ends when its standard input does."""
+
+import json
+import random
+import sys
+import threading
+import time
+
+from windlass import Windlass, WindlassError
+
+TURNS_PER_SESSION = 60
+
+# Between two turns, and after a failure: the machine is for the other clients too.
+PAUSE_S = 0.05
+FAILURE_PAUSE_S = 0.2
+
+
+def tell(**what):
+    print(json.dumps(what), flush=True)
+
+
+class Counter:
+    """A count in a session, and what it may be: a request without an answer may have been done."""
+
+    def __init__(self, session):
+        self.session = session
+        self.low = self.high = 0
+
+    def turn(self):
+        try:
+            turn = self.session.run("n = globals().get('n', 0) + 1\nprint(n)")
+        except WindlassError as error:
+            self.high += 1
+            tell(raised=error.code, text=str(error))
+            time.sleep(FAILURE_PAUSE_S)
+            return error.code != "session_ended"
+        tell(turn=turn.outcome, code=turn.error.code if turn.error else None, id=turn.id)
+        if turn.outcome != "ok":
+            self.low, self.high = 0, self.high + 1
+            return True
+        count = int(turn.output)
+        if not self.low < count <= self.high + 1:
+            tell(violation=f"{turn.id}: counted {count}, after {self.low} to {self.high}")
+        self.low = self.high = count
+        return True
+
+
+def connect(over):
+    """A node, as soon as one answers: none is there for a moment after each kill."""
+    while not over.is_set():
+        try:
+            return Windlass(start=False)
+        except WindlassError as error:
+            tell(raised=error.code, text=str(error))
+            time.sleep(FAILURE_PAUSE_S)
+    sys.exit(0)
+
+
+def play(choices, over):
+    node = connect(over)
+    while not over.is_set():
+        try:
+            session = node.session()
+        except WindlassError as error:
+            tell(raised=error.code, text=str(error))
+            time.sleep(FAILURE_PAUSE_S)
+            continue
+        counter = Counter(session)
+        for _ in range(choices.randrange(1, TURNS_PER_SESSION)):
+            if over.is_set() or not counter.turn():
+                break
+            time.sleep(choices.random() * PAUSE_S)
+        try:
+            session.close()
+        except WindlassError as error:
+            tell(raised=error.code, text=str(error))
+
+
+def main():
+    over = threading.Event()
+
+    def listen():
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    play(random.Random(int(sys.argv[1])), over)
+
+
+main()

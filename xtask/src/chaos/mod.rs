@@ -1,0 +1,184 @@
+//! `cargo xtask chaos`: clients and faults against real nodes, decided by a seed. Each client keeps a model
+//! of what it was told; whatever a node says later is compared with it. A failing seed is printed with the
+//! command that plays it again.
+
+mod asker;
+mod chaos_node;
+mod client;
+mod code;
+mod faults;
+mod follower;
+mod guests;
+mod http;
+mod input;
+mod isolation;
+mod judge;
+mod ledger;
+mod leftovers;
+mod malformed;
+mod model;
+mod operations;
+mod play;
+mod random;
+mod rude;
+mod small_disk;
+mod stopping;
+mod turns;
+mod world;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use self::faults::Fault;
+use self::isolation::Step;
+use self::play::Stage;
+use crate::{Verdict, workspace};
+
+/// The mount of the controller that limits processes.
+const PIDS: &str = "/sys/fs/cgroup/pids";
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds, one after the other
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// How long the clients of each seed work; checking and closing comes on top
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Which faults; all of them without this
+    #[arg(long, value_enum, value_delimiter = ',')]
+    faults: Vec<Fault>,
+    /// Play as this user, who is made if missing; only for root
+    #[arg(long)]
+    user: Option<String>,
+}
+
+pub fn run(args: &Args) -> Result<Verdict> {
+    let program = workspace::windlass()?;
+    match Step::now() {
+        Step::Outside if isolation::is_root() => isolation::enter_namespaces(&program),
+        Step::Namespaces => isolation::enter_player(&program, args.user.as_deref()),
+        Step::Outside | Step::Player => play_all(args, program),
+    }
+}
+
+fn play_all(args: &Args, program: PathBuf) -> Result<Verdict> {
+    let cgroup = Cgroup::make();
+    let disk = std::env::var_os(isolation::DISK).filter(|path| !path.is_empty());
+    let disk = disk.map(PathBuf::from);
+    let mut faults = match args.faults.is_empty() {
+        true => Fault::value_variants().to_vec(),
+        false => args.faults.clone(),
+    };
+    if disk.is_none() && faults.contains(&Fault::Disk) {
+        println!("skipped: disk: only root can mount a small one");
+        faults.retain(|fault| *fault != Fault::Disk);
+    }
+    if cgroup.is_none() && faults.contains(&Fault::Processes) {
+        println!("skipped: processes: {PIDS} is not ours to write");
+        faults.retain(|fault| *fault != Fault::Processes);
+    }
+    let limits_processes = faults.contains(&Fault::Processes);
+    let stage = Stage {
+        program,
+        seconds: args.seconds,
+        disk: disk.filter(|_| faults.contains(&Fault::Disk)),
+        cgroup: cgroup.as_ref().filter(|_| limits_processes).map(|cgroup| cgroup.path.clone()),
+        faults,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut totals = Totals::default();
+    for seed in args.seed..args.seed.saturating_add(args.seeds) {
+        let played = runtime.block_on(play::play(&stage, seed))?;
+        let count = |name: &str| played.counts.get(name).copied().unwrap_or_default();
+        println!(
+            "seed {seed}: {} turns, {} sessions, {} faults, {} violations, {:.0} s",
+            count("turns"),
+            count("sessions"),
+            count("faults"),
+            played.violations,
+            played.seconds
+        );
+        if let Some(kept) = &played.kept {
+            println!("  play it again: {}", again(args, seed));
+            println!("  the node's state and log: {}", kept.display());
+            totals.failed.push(seed);
+        }
+        totals.add(&played);
+    }
+    totals.print();
+    Ok(if totals.violations == 0 { Verdict::Good } else { Verdict::Bad })
+}
+
+/// The command that plays one seed again.
+fn again(args: &Args, seed: u64) -> String {
+    let mut words = format!("cargo xtask chaos --seed {seed} --seconds {}", args.seconds);
+    if !args.faults.is_empty() {
+        let names: Vec<String> = args
+            .faults
+            .iter()
+            .filter_map(|fault| Some(fault.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        words.push_str(&format!(" --faults {}", names.join(",")));
+    }
+    if let Some(user) = &args.user {
+        words.push_str(&format!(" --user {user}"));
+    }
+    words
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    counts: BTreeMap<String, u64>,
+    violations: u64,
+    seconds: f64,
+    failed: Vec<u64>,
+}
+
+impl Totals {
+    fn add(&mut self, played: &play::Played) {
+        for (name, count) in &played.counts {
+            *self.counts.entry(name.clone()).or_default() += count;
+        }
+        self.violations += played.violations;
+        self.seconds += played.seconds;
+    }
+
+    fn print(&self) {
+        println!("\ntotals");
+        for (name, count) in &self.counts {
+            println!("  {name:<36} {count:>9}");
+        }
+        println!("  {:<36} {:>9.0}", "seconds", self.seconds);
+        println!("  {:<36} {:>9}", "violations", self.violations);
+        if !self.failed.is_empty() {
+            println!("  failing seeds: {:?}", self.failed);
+        }
+    }
+}
+
+/// A cgroup of the run's own, which its nodes are started in. Removed at the end.
+#[derive(Debug)]
+struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    fn make() -> Option<Self> {
+        let path = Path::new(PIDS).join(format!("wl-chaos-{}", std::process::id()));
+        std::fs::create_dir(&path).ok()?;
+        Some(Self { path })
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
