@@ -48,12 +48,15 @@ pub fn below(pid: u32) -> Vec<u32> {
 }
 
 /// The nodes of a place. A child of one that has not run its own program yet looks like it, and is
-/// none.
+/// none; such a child may be gone a moment later, so parents are read with the processes.
 pub fn nodes(place: &Path) -> BTreeSet<u32> {
-    let is_node = |pid: &u32| arguments(*pid).get(1).is_some_and(|argument| argument == "node");
-    let found: BTreeSet<u32> = belonging(place).into_iter().filter(is_node).collect();
-    let forked = found.iter().flat_map(|pid| children(*pid)).collect();
-    &found - &forked
+    let sockets = sockets_below(place);
+    let is_node = |pid: u32| arguments(pid).get(1).is_some_and(|argument| argument == "node");
+    let mut found = all();
+    found.retain(|process| belongs(process.pid, place, &sockets) && is_node(process.pid));
+    let numbers: BTreeSet<u32> = found.iter().map(|process| process.pid).collect();
+    found.retain(|process| !numbers.contains(&process.parent));
+    found.into_iter().map(|process| process.pid).filter(|pid| is_node(*pid)).collect()
 }
 
 /// The nurseries below the node `node`: one, or none before the first session.
