@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::process::{Pid, Signal, kill_process};
 use windlass_protocol::SessionId;
-use windlass_sandbox::twin::{Part, keepers};
+use windlass_sandbox::twin::{Part, TwinKeeper, other_keepers};
 
 use crate::egress::Egress;
 use crate::fork::Forking;
@@ -16,8 +16,8 @@ use crate::own::Own;
 #[derive(Debug, Default)]
 pub(crate) struct Family {
     twins: Vec<Twin>,
-    /// Keepers of twins' twins that have come to us, since the one that had made them is gone.
-    adopted: Vec<u32>,
+    /// Keepers of twins' twins that the family's first keeper watches, since the one that had made them is gone.
+    adopted: Vec<TwinKeeper>,
     /// Twins without a keeper, until nothing of them is left.
     ending: Vec<Ending>,
     /// The first processes of the namespaces that twins are in.
@@ -40,7 +40,7 @@ pub(crate) struct Family {
 #[derive(Debug)]
 struct Twin {
     session: SessionId,
-    keeper: u32,
+    keeper: TwinKeeper,
     part: Part,
 }
 
@@ -52,7 +52,7 @@ struct Ending {
 }
 
 impl Family {
-    pub fn add(&mut self, session: SessionId, keeper: u32, part: Part) {
+    pub fn add(&mut self, session: SessionId, keeper: TwinKeeper, part: Part) {
         self.twins.push(Twin { session, keeper, part });
     }
 
@@ -65,7 +65,11 @@ impl Family {
 
     /// The keepers of its twins.
     pub fn keepers(&self) -> Vec<u32> {
-        self.twins.iter().map(|twin| twin.keeper).chain(self.adopted.iter().copied()).collect()
+        self.kept().map(TwinKeeper::pid).collect()
+    }
+
+    fn kept(&self) -> impl Iterator<Item = &TwinKeeper> {
+        self.twins.iter().map(|twin| &twin.keeper).chain(&self.adopted)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -74,7 +78,8 @@ impl Family {
 
     /// Handles that tell when to look again.
     pub fn waited(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.ending.iter().map(|ending| ending.waited.as_fd())
+        let keepers = self.kept().map(TwinKeeper::handle);
+        self.ending.iter().map(|ending| ending.waited.as_fd()).chain(keepers)
     }
 
     /// The session that stands for the family at the node's proxy, when the first is gone.
@@ -82,30 +87,24 @@ impl Family {
         self.twins.first().map(|twin| &twin.session)
     }
 
-    /// Kills the keepers of all twins; what they leave follows when they are reaped.
+    /// Kills the keepers of all twins; what they leave follows when they have ended.
     pub fn end_all(&self) {
-        for twin in &self.twins {
-            if let Some(keeper) = Pid::from_raw(twin.keeper.cast_signed()) {
-                let _ = kill_process(keeper, Signal::KILL);
-            }
-        }
+        self.kept().for_each(TwinKeeper::kill);
     }
 }
 
 impl Keeper {
-    /// Keepers of twins are among those that have ended: whatever they left ends, too.
-    pub(crate) fn note_twins(&mut self, ended: &[(u32, String)]) {
-        if self.family.twins.is_empty() && self.family.adopted.is_empty() {
+    /// Where keepers of twins have ended, whatever they left ends, too.
+    pub(crate) fn note_twins(&mut self) {
+        if self.family.kept().next().is_none() {
             return;
         }
-        let has_ended = |keeper: u32| ended.iter().any(|(pid, _)| *pid == keeper);
-        self.family.adopted.retain(|keeper| !has_ended(*keeper));
-        let is_gone = |twin: &mut Twin| has_ended(twin.keeper);
+        self.family.adopted.retain(|keeper| !keeper.has_ended());
+        let is_gone = |twin: &mut Twin| twin.keeper.has_ended();
         let gone: Vec<Twin> = self.family.twins.extract_if(.., is_gone).collect();
         if !gone.is_empty() {
-            let known = self.family.keepers();
-            let adopted = keepers().into_iter().filter(|keeper| !known.contains(keeper));
-            self.family.adopted = adopted.collect();
+            let others = other_keepers(&self.family.keepers());
+            self.family.adopted.extend(others);
         }
         for Twin { part, .. } in gone {
             self.end_part(part);
@@ -113,11 +112,12 @@ impl Keeper {
         self.settle_family();
     }
 
-    /// Something of a twin without a keeper has ended.
+    /// Something of a twin has ended: its keeper, or a process of one that has no keeper any more.
     pub(crate) fn look_at_ending(&mut self) {
         for Ending { part, .. } in std::mem::take(&mut self.family.ending) {
             self.end_part(part);
         }
+        self.note_twins();
         self.settle_family();
     }
 

@@ -246,14 +246,19 @@ impl Keeper {
         let can_reach = self.check_apart(forking.before.as_ref(), &part)?;
         let (listens, says) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
-        match fork_keeper().map_err(failed)? {
-            Forked::Child(held) => {
+        match fork_keeper(&self.held).map_err(failed)? {
+            Forked::Twin(held) => {
                 drop(listens);
                 self.become_keeper_of_twin(held, forking, part, &says);
                 Ok(None)
             }
-            Forked::Parent(keeper) => {
+            Forked::Original(keeper) => {
                 drop(says);
+                let listens = heard(&listens);
+                if !listens {
+                    // The twin goes with it.
+                    keeper.kill();
+                }
                 let session = forking.fork.session.clone();
                 self.family.add(session, keeper, part);
                 let before = forking.before.as_ref().map(Before::processes).unwrap_or_default();
@@ -261,13 +266,9 @@ impl Keeper {
                 if let Some(own) = self.own.part() {
                     own.forget(twin);
                 }
-                if heard(&listens) {
+                if listens {
                     let not_carried = forking.said.unwrap_or_default();
                     return Ok(Some(ForkDone { not_carried, can_reach }));
-                }
-                // Reaped like any other; the twin goes with it.
-                if let Some(keeper) = rustix::process::Pid::from_raw(keeper.cast_signed()) {
-                    let _ = rustix::process::kill_process(keeper, rustix::process::Signal::KILL);
                 }
                 Err(Refused::new("its keeper could not listen"))
             }

@@ -354,7 +354,7 @@ impl Keeper {
         let reaped = reap_all();
         self.note_joined(&reaped.ended);
         self.note_waiting(&reaped.ended);
-        self.note_twins(&reaped.ended);
+        self.note_twins();
         let pid = self.worker().map(|worker| worker.pid);
         if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
             self.worker_ended(how.clone());

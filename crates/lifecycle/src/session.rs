@@ -181,6 +181,14 @@ impl Session {
         }
     }
 
+    /// Why the session is over, once it is.
+    pub fn end_reason(&self) -> Option<EndReason> {
+        match self.phase {
+            Phase::Ended { reason } => Some(reason),
+            _ => None,
+        }
+    }
+
     /// A turn as clients see it. One that was accepted and is not open any more has ended.
     pub fn turn_state(&self, turn: TurnNo) -> TurnState {
         match self.phase {

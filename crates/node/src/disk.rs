@@ -23,6 +23,7 @@ use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 use windlass_sandbox::beneath::{LinkedFiles, TreeMeter};
 
 use self::needed::Picture;
+pub(crate) use self::needed::is_kept_after;
 use self::removal::{Families, PruneMode, Removal};
 use crate::clock::now_ms;
 use crate::config::Config;
@@ -136,7 +137,7 @@ pub(crate) fn settle(context: &Context, room: &Path) {
     }
     let mut removal = Removal::new(PruneMode::Remove, LOOK_TIME);
     let ground = ground(context);
-    if let Some(picture) = Picture::take(&ground) {
+    if let Some(picture) = Picture::take(&ground, &[]) {
         removal.families(&ground, &picture, Families::In(&root));
     }
     removal.log();
@@ -169,7 +170,7 @@ fn round(
     let mut removal = Removal::new(act, time);
     let (ended, total) = sized(ground, state, time)?;
     let due = windlass_journal::due(&ended, total, limits, now_ms);
-    let Some(picture) = Picture::take(ground) else { return Ok(removal) };
+    let Some(picture) = Picture::take(ground, &due) else { return Ok(removal) };
     // Families first: what a twin's end has left goes also where its journal stays.
     removal.families(ground, &picture, Families::All);
     for id in &due {

@@ -1,14 +1,16 @@
 //! Holding a twin: a worker that was forked by another worker, so its keeper is not its parent. The
-//! twin's keeper is forked from the keeper of the family. It knows the twin by a handle on the
-//! process and by its control groups.
+//! twin's keeper is a fork of the original's keeper. It knows the twin by a handle on the process and by
+//! its control groups. All twins' keepers are children of the keeper of the family's first session,
+//! whichever of them made them: the end of one is not the end of another.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use nix::unistd::{ForkResult, fork};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, set_child_subreaper};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper,
+};
 use windlass_protocol::link::Hold;
 
 use crate::hold::Held;
@@ -21,26 +23,72 @@ const SEEN_MAX: usize = 256;
 /// Processes that one listing takes in.
 const LISTED_MAX: usize = 65_536;
 
+/// Times that the processes of a lost session are listed and killed.
+const END_ROUNDS: usize = 64;
+
 /// What a fork of the keeper is.
 #[derive(Debug)]
 pub enum Forked {
-    /// Still the keeper of the family; the new one has this number.
-    Parent(u32),
+    /// Still the keeper that was forked.
+    Original(TwinKeeper),
     /// The new keeper, which holds what it starts from now on.
-    Child(Held),
+    Twin(Held),
 }
 
-/// Forks this process, which has one thread, into itself and a keeper for a twin.
-pub fn fork_keeper() -> io::Result<Forked> {
-    // SAFETY: the caller has one thread, so the child may do anything a process may.
-    match unsafe { fork() }? {
-        ForkResult::Parent { child } => Ok(Forked::Parent(child.as_raw().unsigned_abs())),
-        ForkResult::Child => {
-            // What it starts comes back to it, and to the family's keeper only when it is gone.
-            set_child_subreaper(Pid::from_raw(1))?;
+/// A keeper of a twin, seen by another keeper.
+#[derive(Debug)]
+pub struct TwinKeeper {
+    pid: u32,
+    handle: OwnedFd,
+}
+
+impl TwinKeeper {
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Can be read from once it has ended.
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
+    pub fn has_ended(&self) -> bool {
+        has_ended(&self.handle)
+    }
+
+    pub fn kill(&self) {
+        let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+    }
+}
+
+/// Forks this process, the keeper that has `held` and has one thread, into itself and a keeper for a twin.
+pub fn fork_keeper(held: &Held) -> io::Result<Forked> {
+    let mut flags = libc::CLONE_PIDFD | libc::SIGCHLD;
+    if held.is_of_twin() {
+        // A sister of this keeper, not a child: the family's first keeper is the parent of both.
+        flags |= libc::CLONE_PARENT;
+    }
+    let mut handle: libc::c_int = -1;
+    // SAFETY: the caller has one thread and the child gets a copy of its memory and stack, as from a fork; the
+    // kernel writes one descriptor to `handle`, in the caller only.
+    let pid = unsafe {
+        libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, &raw mut handle, 0, 0)
+    };
+    match u32::try_from(pid) {
+        Err(_) => Err(io::Error::last_os_error()),
+        Ok(0) => {
+            // What it starts comes back to it, and to the family's first keeper only when it is gone.
+            if set_child_subreaper(Pid::from_raw(1)).is_err() {
+                give_up();
+            }
             // Of the same group as the family's: a signal to that is not for this one.
             let _ = rustix::process::setpgid(None, None);
-            Ok(Forked::Child(Held::of_twin()))
+            Ok(Forked::Twin(Held::of_twin()))
+        }
+        Ok(pid) => {
+            // SAFETY: the kernel has just made it for this call.
+            let handle = unsafe { OwnedFd::from_raw_fd(handle) };
+            Ok(Forked::Original(TwinKeeper { pid, handle }))
         }
     }
 }
@@ -51,9 +99,8 @@ pub fn give_up() -> ! {
     unsafe { libc::_exit(1) }
 }
 
-/// The keepers among the children of this process: its own forks, and those that have come to it as
-/// the keeper that had made them went.
-pub fn keepers() -> Vec<u32> {
+/// The keepers among the children of this process but the `known`: those that a twin's keeper has made.
+pub fn other_keepers(known: &[u32]) -> Vec<TwinKeeper> {
     let ours = std::fs::read_link("/proc/self/exe").ok();
     let is_keeper = |pid: &u32| {
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
@@ -61,7 +108,40 @@ pub fn keepers() -> Vec<u32> {
         ours.is_some() && program == ours && name.trim_end() != INIT_NAME
     };
     let children = tree::children().into_iter().map(|pid| pid.as_raw().unsigned_abs());
-    children.filter(is_keeper).collect()
+    let others = children.filter(|pid| !known.contains(pid)).filter(is_keeper);
+    // A child's number is its own until this process reaps it.
+    let handle =
+        |pid: &u32| pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok();
+    others.filter_map(|pid| Some(TwinKeeper { pid, handle: handle(&pid)? })).collect()
+}
+
+/// Ends what a session without a keeper has left in its control groups, but for the first process of a pid
+/// namespace: the session's twins may be in that.
+pub fn end_left(cgroups: &[PathBuf]) {
+    let Some(group) = cgroups.first() else { return };
+    let processes = group.join("cgroup.procs");
+    let left = || listed(&processes).into_iter().filter(|pid| !is_first_of_namespace(*pid));
+    for _ in 0..END_ROUNDS {
+        let handle = |pid: u32| {
+            let number = Pid::from_raw(pid.cast_signed())?;
+            Some((pid, pidfd_open(number, PidfdFlags::empty()).ok()?))
+        };
+        let handles: Vec<(u32, OwnedFd)> = left().filter_map(handle).collect();
+        // Listed after its handle was opened: the number was not given to somebody else meanwhile.
+        let still: Vec<u32> = left().collect();
+        let ending = handles.iter().filter(|(pid, _)| still.contains(pid));
+        if ending.map(|(_, handle)| pidfd_send_signal(handle, Signal::KILL)).count() == 0 {
+            return;
+        }
+    }
+}
+
+/// Whether the process is the first of a pid namespace below this one's.
+fn is_first_of_namespace(pid: u32) -> bool {
+    let status = process_file::read(pid, "status").unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let mut numbers = numbers.unwrap_or_default().split_ascii_whitespace();
+    numbers.next().is_some() && numbers.next_back() == Some("1")
 }
 
 /// SIGKILL to the children of this process but the `spared`; whether there were any.
@@ -222,6 +302,11 @@ impl Held {
     /// Of a keeper whose twin is held from outside, and what it starts itself by being a subreaper.
     fn of_twin() -> Self {
         Self::new(Hold::Subreaper, 0)
+    }
+
+    /// Whether this is the keeper of a twin.
+    fn is_of_twin(&self) -> bool {
+        self.pid() == 0
     }
 }
 

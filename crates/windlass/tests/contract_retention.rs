@@ -14,6 +14,7 @@ use windlass_client::protocol::api::{
     CloseQuery, CopyScope, CreateSession, ForkSession, ForkedSession, LeftOutReason,
 };
 use windlass_client::protocol::disk::{DiskKind, DiskUse, PruneRequest, Pruned};
+use windlass_client::protocol::event::EndReason;
 use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, run_ok, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
@@ -119,7 +120,7 @@ async fn contract_74_nothing_of_the_forks_of_a_closed_session_stays() {
 }
 
 #[tokio::test]
-async fn contract_74_a_node_that_was_killed_leaves_nothing_of_twins_that_ended() {
+async fn contract_74_a_node_that_was_killed_leaves_nothing_but_a_lost_twin_s_files() {
     let mut node = TestNode::start(PROGRAM).await.unwrap();
     let client = node.client().await.unwrap();
     let state = node.dirs().state.clone();
@@ -146,8 +147,7 @@ async fn contract_74_a_node_that_was_killed_leaves_nothing_of_twins_that_ended()
     let client = node.client().await.unwrap();
     let swept = async {
         let is_left = |path: &str| state.join(path).symlink_metadata().is_ok();
-        while Path::new(&ended.workspace).exists()
-            || is_left("families/nobody")
+        while is_left("families/nobody")
             || is_left("staging/half")
             || is_left("workspaces/never-was")
         {
@@ -155,6 +155,12 @@ async fn contract_74_a_node_that_was_killed_leaves_nothing_of_twins_that_ended()
         }
     };
     within(PATIENCE, swept).await;
+    // Nobody closed it: its files can be fetched until the session that it was forked from is closed.
+    let lost = client.session(&ended.id).await.unwrap().ended.unwrap();
+    assert_eq!(lost.reason, EndReason::KeeperLost);
+    let kept = lost.receipt.unwrap().kept;
+    assert!(kept.iter().any(|kept| kept == "files in the workspace"), "{kept:?}");
+    assert_eq!(client.read_file(&ended.id, "data").await.unwrap(), "mine");
     run_ok(&client, &living.id, "assert open('data').read() == 'mine'").await;
     close(&client, &living.id).await;
     close(&client, &original).await;

@@ -82,6 +82,14 @@ impl Stage {
         self.node.session_processes().await.unwrap()
     }
 
+    /// Whether the machine has cgroups for sessions.
+    async fn has_cgroups(&self) -> bool {
+        let prefix = self.node.cgroup_prefix();
+        let groups = |pid| std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+        let is_in_one = |pid| groups(pid).is_ok_and(|groups| groups.contains(&prefix));
+        self.processes().await.into_iter().any(is_in_one)
+    }
+
     /// Waits until nothing runs but the node, and what it keeps ready.
     async fn alone(&self) {
         let alone = async {
@@ -272,6 +280,57 @@ async fn a_twin_whose_keeper_is_killed_ends_alone() {
     assert!(!end.receipt.unwrap().lost.is_empty());
     assert_eq!(stage.run(&stage.original, "1 + 1").await, "2\n");
     assert_eq!(stage.run(&other, "1 + 1").await, "2\n");
+}
+
+#[tokio::test]
+async fn contract_29_a_twin_s_twin_ends_with_its_own_keeper_and_not_with_the_twin_s() {
+    let stage = Stage::new().await;
+    let twin = stage.twin().await;
+    stage.run(&twin, "x = 'of the twin'").await;
+    let inner = stage.fork(&twin).await.session.id;
+    let other = stage.fork(&twin).await.session.id;
+    stage.run(&inner, "x += ', forked'").await;
+    let keeper = |session| {
+        let stage = &stage;
+        async move { stage.look(session).await.keeper_pid.unwrap() }
+    };
+    // A keeper that has made others has none of them below it.
+    let twins_keeper = keeper(&twin).await;
+    assert_eq!(processes::below(twins_keeper), Vec::<u32>::new());
+    let all = stage.processes().await.len();
+    let ends = async |session, left| {
+        let ended = async {
+            while stage.look(session).await.state != SessionState::Ended {}
+            while stage.processes().await.len() > left {
+                stage.client.node_status().await.unwrap();
+            }
+        };
+        within(PATIENCE, ended).await;
+        let end = stage.look(session).await.ended.unwrap();
+        assert_eq!(end.reason, EndReason::KeeperLost);
+        assert!(!end.receipt.unwrap().lost.is_empty());
+    };
+    processes::kill(twins_keeper);
+    ends(&twin, all - 2).await;
+    assert_eq!(stage.run(&inner, "x").await, "'of the twin, forked'\n");
+    assert_eq!(stage.run(&other, "x").await, "'of the twin'\n");
+    assert_eq!(stage.run(&stage.original, "1 + 1").await, "2\n");
+
+    // Deaf to the end of its socket, with a process of its own, and the keeper that made its keeper is gone.
+    if stage.has_cgroups().await {
+        let code = "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\n\
+            while True: pass";
+        stage.client.submit_turn(&inner, &turn(code)).await.unwrap();
+        let grown = async { while stage.processes().await.len() < all - 1 {} };
+        within(PATIENCE, grown).await;
+        processes::kill(keeper(&inner).await);
+        ends(&inner, all - 4).await;
+    }
+    assert_eq!(stage.run(&other, "x").await, "'of the twin'\n");
+    stage.close(&stage.original).await;
+    assert_eq!(stage.run(&other, "x").await, "'of the twin'\n");
+    stage.close(&other).await;
+    stage.alone().await;
 }
 
 #[tokio::test]

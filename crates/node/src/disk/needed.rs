@@ -9,11 +9,17 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use windlass_journal::Journal;
+use windlass_protocol::event::EndReason;
 use windlass_protocol::{SessionId, family};
 use windlass_sandbox::beneath::TreeMeter;
 
 use super::DiskGround;
 use crate::session::fork::rooms;
+use crate::session::start::original_of;
+
+/// Forks of forks that are followed: a process has at most 16 layers, one for each.
+const GENERATIONS_MAX: usize = 16;
 
 /// What a removal is decided by, taken at one moment.
 #[derive(Debug)]
@@ -24,12 +30,14 @@ pub(super) struct Picture {
     families: HashMap<SessionId, Vec<PathBuf>>,
     /// Directories in which somebody lives, or is about to, by the family's directory.
     living: HashMap<PathBuf, Vec<PathBuf>>,
+    /// Copies of twins that were lost. They stay as long as their sessions' journals.
+    kept: Vec<PathBuf>,
 }
 
 impl Picture {
     /// Gives `None` if the links to workspaces cannot be read. The caller then removes nothing, because any
-    /// directory may be in use.
-    pub fn take(ground: &DiskGround<'_>) -> Option<Self> {
+    /// directory may be in use. `due` are ended sessions that are about to be removed.
+    pub fn take(ground: &DiskGround<'_>, due: &[SessionId]) -> Option<Self> {
         let config = ground.config;
         // Rooms first: a twin that comes to live meanwhile has its link already. A family in which
         // nobody lives now stays so, since only a living session is forked.
@@ -49,7 +57,12 @@ impl Picture {
                 families.entry(id).or_default().push(directory);
             }
         }
-        Some(Self { links, families, living })
+        let is_kept = |id: &SessionId| {
+            !ground.claims.knows(id) && !due.contains(id) && copy_stays(ground.journal, id)
+        };
+        let kept = links.iter().filter(|(id, _)| is_kept(id)).map(|(_, path)| path.clone());
+        let kept = kept.collect();
+        Some(Self { links, families, living, kept })
     }
 
     /// Directories of families that are named after a session.
@@ -68,6 +81,46 @@ impl Picture {
         let living = self.living.get(&root);
         living.is_some_and(|living| living.iter().any(|one| one.starts_with(path)))
     }
+
+    /// Whether a live session is at a path of a family or beneath it, or a copy that is kept for a lost twin.
+    pub fn needs(&self, ground: &DiskGround<'_>, path: &Path) -> bool {
+        self.lives_in(ground, path) || self.kept.iter().any(|copy| copy.starts_with(path))
+    }
+}
+
+/// Whether an ended session is a twin whose copy stays after its end.
+fn copy_stays(journal: &Journal, id: &SessionId) -> bool {
+    let Ok(Some(facts)) = journal.session(id) else { return false };
+    let original = original_of(&facts);
+    let ended = facts.ended.map(|ended| ended.reason);
+    original.is_some() && ended.is_some_and(|reason| is_kept_after(journal, reason, original))
+}
+
+/// Whether a twin that ends for that reason leaves its copy of the workspace: it was lost, and neither it nor a
+/// session that it descends from was closed.
+pub(crate) fn is_kept_after(
+    journal: &Journal,
+    reason: EndReason,
+    mut original: Option<SessionId>,
+) -> bool {
+    if is_given_up(reason) {
+        return false;
+    }
+    for _ in 0..GENERATIONS_MAX {
+        let Some(id) = original else { return true };
+        // Of one that was closed and removed since, no twin was left.
+        let Ok(Some(facts)) = journal.session(&id) else { return true };
+        if facts.ended.as_ref().is_some_and(|ended| is_given_up(ended.reason)) {
+            return false;
+        }
+        original = original_of(&facts);
+    }
+    false
+}
+
+/// Whether somebody ended the session, or nobody wanted it any more.
+fn is_given_up(reason: EndReason) -> bool {
+    matches!(reason, EndReason::Closed | EndReason::Idle)
 }
 
 /// The place of the twin whose copy is at that path, if it is a copy.

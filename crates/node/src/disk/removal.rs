@@ -93,12 +93,11 @@ impl Removal {
         }
     }
 
-    /// Removes the directory of a family none of whose sessions is live.
+    /// Removes the directory of a family none of whose sessions is live or was lost.
     fn family(&mut self, ground: &DiskGround<'_>, picture: &Picture, root: &Path) {
         // The directory's name is the first session's id; ready-made ones are known by their links.
         let first = rooms::root_of(ground.config, root).and_then(|(_, first)| first);
-        if picture.lives_in(ground, root)
-            || first.as_ref().is_some_and(|id| !ground.claims.claim(id))
+        if picture.needs(ground, root) || first.as_ref().is_some_and(|id| !ground.claims.claim(id))
         {
             return;
         }
@@ -108,9 +107,9 @@ impl Removal {
         }
     }
 
-    /// Removes the copied workspace of a twin that has ended, unless a twin forked from it is live.
+    /// Removes the copied workspace of a twin that was closed, unless a twin forked from it is live or was lost.
     fn copy(&mut self, ground: &DiskGround<'_>, picture: &Picture, id: &SessionId, place: &Path) {
-        if ground.claims.knows(id) || picture.lives_in(ground, place) || !ground.claims.claim(id) {
+        if ground.claims.knows(id) || picture.needs(ground, place) || !ground.claims.claim(id) {
             return;
         }
         self.take(ground, DiskKind::ForkCopies, place, ItemName::After(id));
@@ -152,7 +151,7 @@ impl Removal {
                     None => return,
                 },
             };
-            if picture.lives_in(ground, &directory) {
+            if picture.needs(ground, &directory) {
                 return;
             }
             self.take(ground, kind, &directory, ItemName::After(id));

@@ -20,7 +20,7 @@ pub(super) fn survey(ground: &DiskGround<'_>) -> DiskUse {
     let config = ground.config;
     let meter = TreeMeter::new(Instant::now() + LOOK_TIME, ENTRIES_MAX, LinkedFiles::AtFirstName);
     let mut survey = Survey { ground, meter, shares: BTreeMap::new() };
-    let picture = Picture::take(ground);
+    let picture = Picture::take(ground, &[]);
     let known = ground.journal.directories();
     if let (Some(picture), Ok(known)) = (&picture, &known) {
         survey.journals();

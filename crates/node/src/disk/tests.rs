@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use windlass_journal::{JournalOptions, NewEvent, NewSession};
+use windlass_journal::{JournalOptions, NewEvent, NewSession, SessionLog};
 use windlass_protocol::disk::DiskKind;
 use windlass_protocol::event::{EndReason, EventKind};
 use windlass_protocol::family;
@@ -96,21 +96,32 @@ impl Stage {
     }
 
     fn record(&self, name: &str, ended_at_ms: Option<u64>) {
+        let mut log = self.begun(name, None);
+        if let Some(at_ms) = ended_at_ms {
+            log.append(vec![end(at_ms, EndReason::Closed)]).unwrap();
+        }
+    }
+
+    /// The journal of a session with that original.
+    fn begun(&self, name: &str, original: Option<&str>) -> SessionLog {
         let new = NewSession {
             id: id(name),
             created_at_ms: 1,
             workspace: String::new(),
             worker_kind: "python".to_owned(),
-            spec: serde_json::Value::Null,
+            spec: serde_json::json!({"forked_from": original}),
             quota_bytes: 0,
         };
-        let mut log = self.journal.create(new).unwrap();
-        if let Some(at_ms) = ended_at_ms {
-            let kind =
-                EventKind::SessionEnded { reason: EndReason::Closed, message: None, receipt: None };
-            let end = NewEvent { at_ms, turn: None, link: None, kind, body: Bytes::new() };
-            log.append(vec![end]).unwrap();
-        }
+        self.journal.create(new).unwrap()
+    }
+
+    /// A twin that has ended for that reason, with its copy.
+    fn ended_twin(&self, name: &str, original: &str, room: &Path, reason: EndReason) -> PathBuf {
+        let (_, copy) = self.twin_of(name, Some(original), room);
+        self.end(name);
+        let mut log = self.journal.open_session(&id(name)).unwrap().0;
+        log.append(vec![end(NOW_MS - DAY_MS, reason)]).unwrap();
+        copy
     }
 
     /// A live session with its first room.
@@ -124,6 +135,10 @@ impl Stage {
 
     /// A live twin in a room. Gives its own room and its copy.
     fn twin(&self, name: &str, room: &Path) -> (PathBuf, PathBuf) {
+        self.twin_of(name, None, room)
+    }
+
+    fn twin_of(&self, name: &str, original: Option<&str>, room: &Path) -> (PathBuf, PathBuf) {
         let (copy, inner) = (family::workspace(room), family::room_of_twin(room));
         for directory in [&copy, &inner, &family::next_room(room)] {
             std::fs::create_dir_all(directory).unwrap();
@@ -131,7 +146,7 @@ impl Stage {
         std::fs::write(copy.join("copied"), vec![1; 10_000]).unwrap();
         rooms::link(&self.config, &id(name), &copy).unwrap();
         self.living.sessions.borrow_mut().push((id(name), inner.clone()));
-        self.record(name, None);
+        self.begun(name, original);
         (inner, copy)
     }
 
@@ -141,7 +156,7 @@ impl Stage {
 
     fn families(&self) {
         let ground = self.ground();
-        let picture = Picture::take(&ground).unwrap();
+        let picture = Picture::take(&ground, &[]).unwrap();
         let mut removal = Removal::new(PruneMode::Remove, LOOK_TIME);
         removal.families(&ground, &picture, Families::All);
         assert_eq!(removal.answer().failed, Vec::<String>::new());
@@ -153,6 +168,11 @@ impl Stage {
         let ground = self.ground();
         round(&ground, &self.state, limits, act, NOW_MS, LOOK_TIME).unwrap().answer()
     }
+}
+
+fn end(at_ms: u64, reason: EndReason) -> NewEvent {
+    let kind = EventKind::SessionEnded { reason, message: None, receipt: None };
+    NewEvent { at_ms, turn: None, link: None, kind, body: Bytes::new() }
 }
 
 fn names(pruned: &Pruned) -> Vec<(DiskKind, &str)> {
@@ -227,6 +247,52 @@ fn what_a_twin_has_goes_with_it_and_with_the_last_of_a_family_all() {
 }
 
 #[test]
+fn a_lost_twin_s_copy_stays_until_its_journal_goes_or_its_original_is_closed() {
+    use EndReason::{Closed, Idle, KeeperLost, NodeGone, WorkerExited};
+    for (reason, of_original, stays) in [
+        (KeeperLost, None, true),
+        (NodeGone, None, true),
+        (WorkerExited, Some(KeeperLost), true),
+        (KeeperLost, Some(KeeperLost), true),
+        (Closed, None, false),
+        (Idle, None, false),
+        (KeeperLost, Some(Closed), false),
+        (KeeperLost, Some(Idle), false),
+    ] {
+        let stage = Stage::new();
+        let room = stage.live("demo");
+        let copy = stage.ended_twin("twin", "demo", &room, reason);
+        if let Some(reason) = of_original {
+            stage.end("demo");
+            let mut log = stage.journal.open_session(&id("demo")).unwrap().0;
+            log.append(vec![end(NOW_MS - DAY_MS, reason)]).unwrap();
+        }
+        stage.families();
+        assert_eq!(copy.exists(), stays, "{reason:?} {of_original:?}");
+        stage.round(2, 1 << 30, PruneMode::Remove);
+        assert_eq!(copy.exists(), stays, "{reason:?} {of_original:?}");
+        let pruned = stage.round(0, 1 << 30, PruneMode::Remove);
+        assert_eq!(pruned.failed, Vec::<String>::new());
+        assert!(!copy.exists() && !stage.journal.has_directory(&id("twin")));
+        assert_eq!(rooms::links(&stage.config).unwrap(), []);
+    }
+}
+
+#[test]
+fn a_lost_twin_s_copy_keeps_those_that_it_lies_in() {
+    let stage = Stage::new();
+    let room = stage.live("demo");
+    let (twin_room, copy) = stage.twin_of("twin", Some("demo"), &room);
+    let inner_copy = stage.ended_twin("inner", "twin", &twin_room, EndReason::KeeperLost);
+    stage.end("twin");
+    stage.families();
+    assert!(inner_copy.exists() && copy.exists());
+    stage.round(0, 1 << 30, PruneMode::Remove);
+    stage.families();
+    assert!(!inner_copy.exists() && !copy.exists());
+}
+
+#[test]
 fn a_workspace_stays_while_a_twin_of_its_session_lives() {
     let stage = Stage::new();
     let room = stage.live("demo");
@@ -234,7 +300,7 @@ fn a_workspace_stays_while_a_twin_of_its_session_lives() {
     stage.end("demo");
     let workspace = stage.config.workspace_of(&id("demo"));
     let ground = stage.ground();
-    let picture = Picture::take(&ground).unwrap();
+    let picture = Picture::take(&ground, &[]).unwrap();
     let mut removal = Removal::new(PruneMode::Remove, LOOK_TIME);
     removal.session(&ground, &picture, &id("demo"));
     removal.leftovers(&ground, &picture);

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use windlass_protocol::SessionId;
 use windlass_protocol::policy::Limits;
 use windlass_sandbox::cgroup::{CgroupSupport, Cgroups, name_of, prefix_of, remove_by_name, sweep};
+use windlass_sandbox::twin;
 
 /// Directories that are remembered to be removed later; the next node finds the others.
 const BUSY_MAX: usize = 10_000;
@@ -83,6 +84,12 @@ impl SessionCgroups {
                 }
             }
         }
+    }
+
+    /// Removes the directories of a session whose keeper is gone, with the processes that it has left in them.
+    pub fn remove_lost(&self, dirs: &[PathBuf]) {
+        twin::end_left(dirs);
+        self.remove(dirs);
     }
 
     /// Removes what was made for a session that did not come to be.

@@ -180,7 +180,7 @@ impl Actor {
     }
 
     fn record_end(&mut self, reason: EndReason) {
-        let workspace = self.workspace_fate();
+        let workspace = self.workspace_fate(reason);
         let receipt = receipts::session_ended(&self.id, reason, workspace);
         let message = (reason == EndReason::Idle).then(|| self.idle.in_words());
         self.record(None, EventKind::SessionEnded { reason, message, receipt }, Bytes::new());

@@ -19,6 +19,7 @@ use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::{Event, Session as Machine};
 use windlass_protocol::api::{CopyScope, LeftOutDirectory, SessionState};
 use windlass_protocol::confinement::Isolation;
+use windlass_protocol::event::EndReason;
 use windlass_protocol::limits::WAITING_TURNS_MAX;
 use windlass_protocol::link::{Attached, Command, Fork, ForkDone, ForkEnd};
 use windlass_protocol::policy::Policy;
@@ -435,9 +436,12 @@ impl Actor {
     }
 
     /// What becomes of the workspace when the session ends.
-    pub(super) fn workspace_fate(&self) -> WorkspaceFate {
-        let info = self.info.lock().expect("no holder of this lock can panic");
-        WorkspaceFate::of(info.forked_from.as_ref())
+    pub(super) fn workspace_fate(&self, reason: EndReason) -> WorkspaceFate {
+        let original = {
+            let info = self.info.lock().expect("no holder of this lock can panic");
+            info.forked_from.clone()
+        };
+        WorkspaceFate::of(&self.context.journal, original, reason)
     }
 
     /// The temporary directory that goes with this session: the family's, when this is the last of it.

@@ -1,7 +1,10 @@
 //! Receipts: what a loss cost, in words for whoever has to set things up again.
 
+use windlass_journal::Journal;
 use windlass_protocol::SessionId;
 use windlass_protocol::event::{EndReason, Receipt};
+
+use crate::disk::is_kept_after;
 
 const WORKSPACE_FILES: &str = "files in the workspace";
 
@@ -32,9 +35,10 @@ pub(super) enum WorkspaceFate {
 }
 
 impl WorkspaceFate {
-    /// Of a session with that original.
-    pub fn of(forked_from: Option<&SessionId>) -> Self {
-        if forked_from.is_some() { Self::Goes } else { Self::Stays }
+    /// Of a session with that original, which ends for that reason.
+    pub fn of(journal: &Journal, original: Option<SessionId>, reason: EndReason) -> Self {
+        let goes = original.is_some() && !is_kept_after(journal, reason, original);
+        if goes { Self::Goes } else { Self::Stays }
     }
 }
 

@@ -10,7 +10,7 @@ use windlass_lifecycle::session::Loss;
 use windlass_lifecycle::{Effect, Event};
 use windlass_protocol::SessionId;
 use windlass_protocol::api::SessionState;
-use windlass_protocol::event::{EventKind, Usage};
+use windlass_protocol::event::{EndReason, EventKind, Usage};
 use windlass_protocol::link::{Attached, FromKeeper};
 use windlass_protocol::worker::WorkerOutcome;
 
@@ -176,8 +176,13 @@ impl Actor {
         let has_placeholders = self.context.placeholders.are_needed_by(&self.id);
         if !dirs.is_empty() || tmp.is_some() || room.is_some() || has_placeholders {
             let (context, id) = (self.context.clone(), self.id.clone());
+            let keeper_lost = self.machine.end_reason() == Some(EndReason::KeeperLost);
             let remove = move || {
-                context.cgroups.remove(&dirs);
+                if keeper_lost {
+                    context.cgroups.remove_lost(&dirs);
+                } else {
+                    context.cgroups.remove(&dirs);
+                }
                 context.placeholders.release(&id);
                 if let Some(room) = room {
                     rooms::remove_empty(&context.config, &room);

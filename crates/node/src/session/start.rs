@@ -79,6 +79,11 @@ fn usual_interrupt_grace_ms() -> u64 {
     5000
 }
 
+/// The session that a twin was forked from, by its record.
+pub(crate) fn original_of(facts: &Facts) -> Option<SessionId> {
+    Spec::of(&facts.created).ok()?.forked_from
+}
+
 impl Spec {
     /// From a session's record. Fields that the record lacks have their defaults; a record that cannot
     /// be read is an error, since its policy would be lost.

@@ -10,6 +10,7 @@ use windlass_journal::{Facts, OpenTurn, Recovered, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, WorkerFact};
 use windlass_lifecycle::{Event, Session as Machine};
+use windlass_protocol::event::EndReason;
 use windlass_protocol::link::{Attached, FromKeeper};
 use windlass_protocol::{LinkSeq, SessionId, TurnNo};
 
@@ -18,7 +19,7 @@ use super::fork::rooms;
 use super::keeper_link::{Filled, KeeperLink};
 use super::places;
 use super::receipts::WorkspaceFate;
-use super::start::{Spec, assemble};
+use super::start::{Spec, assemble, original_of};
 use super::turns::Turn;
 use super::view::Ends;
 use crate::context::Context;
@@ -48,7 +49,7 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
             }
             keepers::remove_socket(&socket);
             context.cgroups.remove_of(id);
-            end_without_keeper(log, machine, id)?;
+            end_without_keeper(context, log, machine, id)?;
             return Err(failure.message);
         }
     };
@@ -64,8 +65,8 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
         Err(error) => {
             tracing::warn!(session = %id, %error, "the keeper is gone");
             keepers::remove_socket(&socket);
-            context.cgroups.remove(&spec.cgroups);
-            end_without_keeper(log, machine, id)?;
+            context.cgroups.remove_lost(&spec.cgroups);
+            end_without_keeper(context, log, machine, id)?;
         }
     }
     Ok(())
@@ -188,11 +189,16 @@ fn life_facts(facts: &Facts) -> LifeFacts {
 }
 
 /// Writes the end of a session whose keeper is gone: its open turns are lost, and so is it.
-fn end_without_keeper(mut log: SessionLog, machine: Machine, id: &SessionId) -> Result<(), String> {
+fn end_without_keeper(
+    context: &Context,
+    mut log: SessionLog,
+    machine: Machine,
+    id: &SessionId,
+) -> Result<(), String> {
     let (_, effects) = machine.step(Event::KeeperLost(KeeperLoss::Died));
     // A record that cannot be read says nothing of an original.
-    let spec = Spec::of(&log.facts().created).unwrap_or_default();
-    let workspace = WorkspaceFate::of(spec.forked_from.as_ref());
+    let original = original_of(log.facts());
+    let workspace = WorkspaceFate::of(&context.journal, original, EndReason::KeeperLost);
     let records = super::recovery::records_of_loss(id, &effects, workspace);
     log.append(records).map(|_| ()).map_err(|error| format!("journal: {error}"))
 }
