@@ -108,7 +108,7 @@ impl Session {
             Event::GracePassed { turn } => self.grace_passed(turn, &mut todo),
             Event::ResetAsked => self.reset_asked(&mut todo),
             Event::CloseAsked => {
-                let waiting = (ErrorCode::SessionClosed, Loss::None);
+                let waiting = (ErrorCode::SessionClosed, self.loss_of_waiting());
                 self.give_up(EndReason::Closed, ErrorCode::SessionClosed, waiting, &mut todo);
             }
             Event::WorkerReady => self.worker_ready(&mut todo),
@@ -120,7 +120,8 @@ impl Session {
             Event::WorkerReplaced { running } => self.worker_replaced(running, &mut todo),
             Event::WallTimePassed => {
                 let code = ErrorCode::LimitWallTime;
-                self.give_up(EndReason::WallTime, code, (code, Loss::None), &mut todo);
+                let waiting = (code, self.loss_of_waiting());
+                self.give_up(EndReason::WallTime, code, waiting, &mut todo);
             }
             Event::IdlePassed => self.idle_passed(&mut todo),
             Event::ProtocolBroken => {
@@ -464,10 +465,13 @@ impl Session {
     }
 
     fn start_failed(&mut self, todo: &mut Vec<Effect>) {
-        // Before the first worker was up there was nothing to lose.
-        let loss = if self.phase == Phase::Starting { Loss::None } else { Loss::State };
-        self.fail_waiting((ErrorCode::WorkerFailed, loss), todo);
+        self.fail_waiting((ErrorCode::WorkerFailed, self.loss_of_waiting()), todo);
         todo.extend([Effect::StopKeeper, self.end(EndReason::StartFailed)]);
+    }
+
+    /// What those lose who wait when the session ends: before the first worker was up there was nothing to lose.
+    fn loss_of_waiting(&self) -> Loss {
+        if self.phase == Phase::Starting { Loss::None } else { Loss::State }
     }
 
     /// Ends the session with whatever runs and waits in it.

@@ -7,7 +7,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper,
 };
@@ -24,7 +26,10 @@ const SEEN_MAX: usize = 256;
 const LISTED_MAX: usize = 65_536;
 
 /// Times that the processes of a lost session are listed and killed.
-const END_ROUNDS: usize = 64;
+const END_ROUNDS: usize = 8;
+
+/// How long one of them is waited for before they are listed again.
+const END_WAIT: Duration = Duration::from_millis(100);
 
 /// What a fork of the keeper is.
 #[derive(Debug)]
@@ -129,9 +134,14 @@ pub fn end_left(cgroups: &[PathBuf]) {
         let handles: Vec<(u32, OwnedFd)> = left().filter_map(handle).collect();
         // Listed after its handle was opened: the number was not given to somebody else meanwhile.
         let still: Vec<u32> = left().collect();
-        let ending = handles.iter().filter(|(pid, _)| still.contains(pid));
-        if ending.map(|(_, handle)| pidfd_send_signal(handle, Signal::KILL)).count() == 0 {
-            return;
+        let mut waited = None;
+        for (_, handle) in handles.iter().filter(|(pid, _)| still.contains(pid)) {
+            let _ = pidfd_send_signal(handle, Signal::KILL);
+            waited = waited.or(Some(handle));
+        }
+        match waited {
+            None => return,
+            Some(handle) => wait_for_end(handle, END_WAIT),
         }
     }
 }
@@ -293,9 +303,13 @@ fn add(seen: &mut Vec<Seen>, processes: &[u32]) {
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let now = Timespec::default();
     !matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)), Ok(0))
+}
+
+fn wait_for_end(process: &OwnedFd, longest: Duration) {
+    let longest = Timespec::try_from(longest).unwrap_or_default();
+    let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&longest));
 }
 
 impl Held {

@@ -102,14 +102,14 @@ fn wall_time_ends_the_session_and_every_turn_in_it_by_name() {
     check(
         "ready; ask 1; ask 2; wall-time; ok 1; ask 3; wall-time",
         expect![[r#"
-        ready          Idle(1)                     -
-        ask 1          Busy(1)                     accept 1, start 1
-        ask 2          Busy(1)+1                   accept 2
-        wall-time      Ended(WallTime)             finish 1 Lost limit_wall_time !, finish 2 Lost limit_wall_time, stop-keeper, end WallTime
-        ok 1           Ended(WallTime)             -
-        ask 3          Ended(WallTime)             refuse 3 session_ended
-        wall-time      Ended(WallTime)             -
-    "#]],
+            ready          Idle(1)                     -
+            ask 1          Busy(1)                     accept 1, start 1
+            ask 2          Busy(1)+1                   accept 2
+            wall-time      Ended(WallTime)             finish 1 Lost limit_wall_time !, finish 2 Lost limit_wall_time !, stop-keeper, end WallTime
+            ok 1           Ended(WallTime)             -
+            ask 3          Ended(WallTime)             refuse 3 session_ended
+            wall-time      Ended(WallTime)             -
+        "#]],
     );
     check(
         "ready; ask 1; interrupt 1; wall-time",

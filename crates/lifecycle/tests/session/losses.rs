@@ -287,7 +287,7 @@ fn a_close_ends_everything() {
             ready          Idle(1)                     -
             ask 1          Busy(1)                     accept 1, start 1
             ask 2          Busy(1)+1                   accept 2
-            close          Ended(Closed)               finish 1 Lost session_closed !, finish 2 Lost session_closed, stop-keeper, end Closed
+            close          Ended(Closed)               finish 1 Lost session_closed !, finish 2 Lost session_closed !, stop-keeper, end Closed
             ended          Ended(Closed)               -
             ready          Ended(Closed)               -
             ok 1           Ended(Closed)               -
