@@ -290,6 +290,8 @@ async fn contract_29_a_twin_s_twin_ends_with_its_own_keeper_and_not_with_the_twi
     let inner = stage.fork(&twin).await.session.id;
     let other = stage.fork(&twin).await.session.id;
     stage.run(&inner, "x += ', forked'").await;
+    // Both have come into cgroups of their own.
+    stage.run(&other, "1").await;
     let keeper = |session| {
         let stage = &stage;
         async move { stage.look(session).await.keeper_pid.unwrap() }

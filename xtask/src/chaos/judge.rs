@@ -229,8 +229,9 @@ fn check_turns(asker: &Asker, session: &SessionModel, told: &Told) {
         if second.is_some() {
             asker.violation("twice", format!("{} was accepted twice", turn.id));
         }
-        // Told on a full disk, its session closed, and the node ended before there was room: only the node knew.
-        let was_owed = turn.code == Some(ErrorCode::DiskFull)
+        // Told on a full disk, its session closed or its keeper killed, and the node ended before there was room:
+        // only the node knew.
+        let was_owed = turn.told_on_full_disk
             && first.outcome == Some(Outcome::Lost)
             && told.lost_keeper;
         if turn.outcome.is_some() && first.outcome != turn.outcome && !was_owed {

@@ -36,6 +36,8 @@ pub struct TurnModel {
     /// How it ended, as the client was told first.
     pub outcome: Option<Outcome>,
     pub code: Option<ErrorCode>,
+    /// The disk was full at some time between the turn's sending and the client's word of its end.
+    pub told_on_full_disk: bool,
     /// Its output, once it was read.
     pub output: Option<Vec<u8>>,
     /// What it printed of the session's memory.
@@ -104,6 +106,7 @@ impl SessionModel {
             output: None,
             seen: None,
             refused: false,
+            told_on_full_disk: false,
             disk: world.disk.mark(),
             scarcity: world.scarcity.mark(),
         });
@@ -153,6 +156,7 @@ impl SessionModel {
         }
         model.outcome = Some(outcome);
         model.code = code;
+        model.told_on_full_disk = world.disk.since(model.disk);
         world.ledger.count("turns");
         world.ledger.count(&format!("outcome {outcome:?}"));
         let allowed = model.allowed(world, outcome, code, Losses { may_lose, before: losses });
