@@ -99,10 +99,12 @@ impl Keeper {
         if self.family.kept().next().is_none() {
             return;
         }
+        let watched = self.family.kept().count();
         self.family.adopted.retain(|keeper| !keeper.has_ended());
         let is_gone = |twin: &mut Twin| twin.keeper.has_ended();
         let gone: Vec<Twin> = self.family.twins.extract_if(.., is_gone).collect();
-        if !gone.is_empty() {
+        if self.family.kept().count() < watched {
+            // Those that it had made are without a watch now.
             let others = other_keepers(&self.family.keepers());
             self.family.adopted.extend(others);
         }

@@ -11,5 +11,5 @@ mod support;
 pub use gauge::Gauge;
 pub(crate) use kill::Cgroup;
 pub(crate) use report::controls;
-pub use session::{Cgroups, name_of, prefix_of, remove_by_name, sweep};
+pub use session::{Cgroups, dirs_by_name, name_of, prefix_of, remove_by_name, sweep};
 pub use support::{CgroupSupport, Controller, Place};

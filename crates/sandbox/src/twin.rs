@@ -26,7 +26,7 @@ const SEEN_MAX: usize = 256;
 const LISTED_MAX: usize = 65_536;
 
 /// Times that the processes of a lost session are listed and killed.
-const END_ROUNDS: usize = 8;
+const END_ROUNDS: usize = 64;
 
 /// How long one of them is waited for before they are listed again.
 const END_WAIT: Duration = Duration::from_millis(100);
@@ -121,29 +121,49 @@ pub fn other_keepers(known: &[u32]) -> Vec<TwinKeeper> {
 }
 
 /// Ends what a session without a keeper has left in its control groups, but for the first process of a pid
-/// namespace: the session's twins may be in that.
+/// namespace that the session's twins are in.
 pub fn end_left(cgroups: &[PathBuf]) {
     let Some(group) = cgroups.first() else { return };
+    for group in cgroups {
+        // Nothing forks any more, so a listing is whole.
+        let _ = std::fs::write(group.join("pids.max"), "0");
+    }
     let processes = group.join("cgroup.procs");
-    let left = || listed(&processes).into_iter().filter(|pid| !is_first_of_namespace(*pid));
+    let left = || {
+        let mut left = listed(&processes);
+        let holding = holding_others(&left);
+        left.retain(|pid| !holding.contains(pid));
+        left
+    };
     for _ in 0..END_ROUNDS {
         let handle = |pid: u32| {
             let number = Pid::from_raw(pid.cast_signed())?;
             Some((pid, pidfd_open(number, PidfdFlags::empty()).ok()?))
         };
-        let handles: Vec<(u32, OwnedFd)> = left().filter_map(handle).collect();
+        let handles: Vec<(u32, OwnedFd)> = left().into_iter().filter_map(handle).collect();
         // Listed after its handle was opened: the number was not given to somebody else meanwhile.
-        let still: Vec<u32> = left().collect();
+        let still = left();
+        if still.is_empty() {
+            return;
+        }
         let mut waited = None;
         for (_, handle) in handles.iter().filter(|(pid, _)| still.contains(pid)) {
             let _ = pidfd_send_signal(handle, Signal::KILL);
             waited = waited.or(Some(handle));
         }
-        match waited {
-            None => return,
-            Some(handle) => wait_for_end(handle, END_WAIT),
+        if let Some(handle) = waited {
+            wait_for_end(handle, END_WAIT);
         }
     }
+}
+
+/// Those of the `members` that are the first of a pid namespace in which there are others: without it they
+/// would end.
+fn holding_others(members: &[u32]) -> Vec<u32> {
+    let holds_others = |pid: &u32| {
+        is_first_of_namespace(*pid) && below(*pid).iter().any(|other| !members.contains(other))
+    };
+    members.iter().copied().filter(holds_others).collect()
 }
 
 /// Whether the process is the first of a pid namespace below this one's.
@@ -268,8 +288,8 @@ impl Part {
         below(self.root)
     }
 
-    /// SIGKILL to each of them but the `spared`; a handle on one that is still there, to wait for
-    /// before it is called again. Nothing when none is left.
+    /// SIGKILL to each of them but the `spared`, and the first of a namespace that others are in; a handle on
+    /// one that is still there, to wait for before it is called again. Nothing when none is left.
     pub fn kill(&self, spared: &[u32]) -> Option<OwnedFd> {
         if let Some(group) = self.cgroups.first().filter(|_| spared.is_empty()) {
             // Where the kernel can do it at once, also to what forks faster than it can be listed.
@@ -277,8 +297,10 @@ impl Part {
         }
         let mut left = None;
         // Those that were started last come first: nobody is left who would start them again.
-        let ending = self.members().into_iter().rev().filter(|pid| !spared.contains(pid));
-        for pid in ending {
+        let members = self.members();
+        let holding = holding_others(&members);
+        let is_ending = |pid: &u32| !spared.contains(pid) && !holding.contains(pid);
+        for pid in members.into_iter().rev().filter(is_ending) {
             let Some(pid) = Pid::from_raw(pid.cast_signed()) else { continue };
             let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
             let _ = kill_process(pid, Signal::KILL);
@@ -354,13 +376,64 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Whether a process has ended and was not reaped, or is none.
+/// Whether a process has ended and was not reaped, or is none. One whose first thread has ended looks like that
+/// and is alive.
 fn is_zombie(pid: u32) -> bool {
     let stat = match process_file::read(pid, "stat") {
         Ok(stat) => stat,
         // What cannot be read for another reason may well be alive.
         Err(error) => return is_gone(&error),
     };
-    stat.rfind(')')
-        .is_none_or(|end| stat[end..].starts_with(") Z") || stat[end..].starts_with(") X"))
+    let first_has_ended = stat
+        .rfind(')')
+        .is_none_or(|end| stat[end..].starts_with(") Z") || stat[end..].starts_with(") X"));
+    first_has_ended && !has_other_threads(pid)
+}
+
+fn has_other_threads(pid: u32) -> bool {
+    std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// Python that says when it is up and then waits until it is killed.
+    fn python(code: &str) -> Child {
+        let code = format!("import os, sys, threading\n{code}");
+        let mut command = Command::new("python3");
+        let command = command.arg("-c").arg(code).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "up\n");
+        child
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_ended_too() {
+        let mut child = python(
+            "import ctypes\n\
+             pid = os.fork()\n\
+             def other():\n\
+             \twhile open('/proc/self/stat').read().split()[2] != 'Z': os.sched_yield()\n\
+             \tprint('up', flush=True); sys.stdin.read()\n\
+             if pid == 0:\n\
+             \tthreading.Thread(target=other).start()\n\
+             \tctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)\n\
+             os.waitpid(pid, 0)",
+        );
+        let part = Part::of(child.id(), &[]).unwrap();
+        let members = part.members();
+        assert_eq!(members.len(), 2, "{members:?}");
+        let inner = *members.iter().find(|pid| **pid != child.id()).unwrap();
+        assert!(!is_zombie(inner));
+        let inner = Part::of(inner, &[]).unwrap();
+        while part.kill(&[]).is_some() && !inner.root_ended() {}
+        child.wait().unwrap();
+        assert!(inner.root_ended() && part.members().is_empty());
+    }
 }

@@ -237,7 +237,11 @@ fn process(pid: u32) -> Option<Process> {
     let stat = String::from_utf8_lossy(&stat);
     // The name is in brackets and may hold anything; what follows the last one is well formed.
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
+    let mut state = fields.next()?.chars().next()?;
+    if state == 'Z' && fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|all| all.count() > 1) {
+        // Only its first thread has ended.
+        state = 'S';
+    }
     Some(Process { pid, parent: fields.next()?.parse().ok()?, state })
 }
 

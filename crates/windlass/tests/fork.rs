@@ -336,6 +336,33 @@ async fn contract_29_a_twin_s_twin_ends_with_its_own_keeper_and_not_with_the_twi
 }
 
 #[tokio::test]
+async fn contract_29_twins_of_lost_twins_live_on_whoever_of_their_family_is_lost() {
+    let stage = Stage::new().await;
+    let twin = stage.twin().await;
+    // From now on it is in namespaces of its own, and its twins are in those.
+    within(PATIENCE, stage.client.reset_session(&twin)).await.unwrap();
+    stage.run(&twin, "x = [1]").await;
+    let lost = async |session: SessionId| {
+        processes::kill(stage.look(&session).await.keeper_pid.unwrap());
+        let ended = async { while stage.look(&session).await.state != SessionState::Ended {} };
+        within(PATIENCE, ended).await;
+    };
+    let mut last = twin;
+    for generation in 2..5 {
+        let next = stage.fork(&last).await.session.id;
+        stage.run(&next, &format!("x.append({generation})")).await;
+        lost(std::mem::replace(&mut last, next.clone())).await;
+        assert_eq!(stage.run(&next, "len(x)").await, format!("{generation}\n"));
+    }
+    assert_eq!(stage.run(&stage.original, "1 + 1").await, "2\n");
+    stage.close(&stage.original).await;
+    assert_eq!(stage.run(&last, "x").await, "[1, 2, 3, 4]\n");
+    stage.close(&last).await;
+    stage.alone().await;
+    assert_nothing_left(&stage);
+}
+
+#[tokio::test]
 async fn with_the_family_s_keeper_all_end_and_each_has_its_receipt() {
     let stage = Stage::new().await;
     let twin = stage.twin().await;

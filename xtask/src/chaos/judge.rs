@@ -231,9 +231,8 @@ fn check_turns(asker: &Asker, session: &SessionModel, told: &Told) {
         }
         // Told on a full disk, its session closed or its keeper killed, and the node ended before there was room:
         // only the node knew.
-        let was_owed = turn.told_on_full_disk
-            && first.outcome == Some(Outcome::Lost)
-            && told.lost_keeper;
+        let was_owed =
+            turn.told_on_full_disk && first.outcome == Some(Outcome::Lost) && told.lost_keeper;
         if turn.outcome.is_some() && first.outcome != turn.outcome && !was_owed {
             let (told, now) = (turn.outcome, first.outcome);
             asker.violation("outcome", format!("{}: told {told:?}, recorded {now:?}", turn.id));

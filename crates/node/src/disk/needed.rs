@@ -18,8 +18,8 @@ use super::DiskGround;
 use crate::session::fork::rooms;
 use crate::session::start::original_of;
 
-/// Forks of forks that are followed: a process has at most 16 layers, one for each.
-const GENERATIONS_MAX: usize = 16;
+/// Forks of forks that are followed. Where twins are kept apart there are at most 16, one for each layer.
+const GENERATIONS_MAX: usize = 1000;
 
 /// What a removal is decided by, taken at one moment.
 #[derive(Debug)]
@@ -88,34 +88,45 @@ impl Picture {
     }
 }
 
-/// Whether an ended session is a twin whose copy stays after its end.
+/// Whether a session that does not live is a twin whose copy stays. What cannot be known makes it stay.
 fn copy_stays(journal: &Journal, id: &SessionId) -> bool {
-    let Ok(Some(facts)) = journal.session(id) else { return false };
-    let original = original_of(&facts);
-    let ended = facts.ended.map(|ended| ended.reason);
-    original.is_some() && ended.is_some_and(|reason| is_kept_after(journal, reason, original))
+    let facts = match journal.session(id) {
+        Ok(Some(facts)) => facts,
+        Ok(None) => return false,
+        Err(_) => return true,
+    };
+    let Some(original) = original_of(&facts) else { return false };
+    let made_at_ms = facts.created.created_at_ms;
+    facts.ended.is_none_or(|end| is_kept_after(journal, end.reason, original, made_at_ms))
 }
 
-/// Whether a twin that ends for that reason leaves its copy of the workspace: it was lost, and neither it nor a
-/// session that it descends from was closed.
+/// Whether a twin that was made at that time and ends for that reason leaves its copy of the workspace: it was lost,
+/// and neither it nor a session that it descends from was closed.
 pub(crate) fn is_kept_after(
     journal: &Journal,
     reason: EndReason,
-    mut original: Option<SessionId>,
+    original: SessionId,
+    mut made_at_ms: u64,
 ) -> bool {
     if is_given_up(reason) {
         return false;
     }
+    let mut next = Some(original);
     for _ in 0..GENERATIONS_MAX {
-        let Some(id) = original else { return true };
+        let Some(id) = next else { return true };
         // Of one that was closed and removed since, no twin was left.
         let Ok(Some(facts)) = journal.session(&id) else { return true };
+        if facts.created.created_at_ms > made_at_ms {
+            // A later session that has the same id.
+            return true;
+        }
         if facts.ended.as_ref().is_some_and(|ended| is_given_up(ended.reason)) {
             return false;
         }
-        original = original_of(&facts);
+        made_at_ms = facts.created.created_at_ms;
+        next = original_of(&facts);
     }
-    false
+    true
 }
 
 /// Whether somebody ended the session, or nobody wanted it any more.

@@ -157,7 +157,7 @@ impl Survey<'_> {
             let path = all.join(name);
             let first = rooms::root_of(self.ground.config, &path).and_then(|(_, first)| first);
             let is_known = first.is_some_and(|id| self.ground.claims.knows(&id));
-            let is_needed = is_known || picture.lives_in(self.ground, &path);
+            let is_needed = is_known || picture.needs(self.ground, &path);
             self.add(if is_needed { DiskKind::ForkCopies } else { DiskKind::Leftovers }, &path);
         }
     }
@@ -176,7 +176,7 @@ impl Survey<'_> {
                 name.as_encoded_bytes().starts_with(self.ground.ready_prefix.as_bytes());
             let directory = all.join(name);
             let Some(id) = owners.get(&directory) else {
-                let kind = match of_this_node || picture.lives_in(self.ground, &directory) {
+                let kind = match of_this_node || picture.needs(self.ground, &directory) {
                     true => DiskKind::Environments,
                     false => DiskKind::Leftovers,
                 };

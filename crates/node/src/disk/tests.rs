@@ -118,10 +118,15 @@ impl Stage {
     /// A twin that has ended for that reason, with its copy.
     fn ended_twin(&self, name: &str, original: &str, room: &Path, reason: EndReason) -> PathBuf {
         let (_, copy) = self.twin_of(name, Some(original), room);
+        self.end_for(name, reason);
+        copy
+    }
+
+    /// The session ends, and its journal says why.
+    fn end_for(&self, name: &str, reason: EndReason) {
         self.end(name);
         let mut log = self.journal.open_session(&id(name)).unwrap().0;
         log.append(vec![end(NOW_MS - DAY_MS, reason)]).unwrap();
-        copy
     }
 
     /// A live session with its first room.
@@ -263,9 +268,7 @@ fn a_lost_twin_s_copy_stays_until_its_journal_goes_or_its_original_is_closed() {
         let room = stage.live("demo");
         let copy = stage.ended_twin("twin", "demo", &room, reason);
         if let Some(reason) = of_original {
-            stage.end("demo");
-            let mut log = stage.journal.open_session(&id("demo")).unwrap().0;
-            log.append(vec![end(NOW_MS - DAY_MS, reason)]).unwrap();
+            stage.end_for("demo", reason);
         }
         stage.families();
         assert_eq!(copy.exists(), stays, "{reason:?} {of_original:?}");
@@ -279,12 +282,26 @@ fn a_lost_twin_s_copy_stays_until_its_journal_goes_or_its_original_is_closed() {
 }
 
 #[test]
+fn a_twin_s_copy_stays_as_long_as_its_end_is_not_recorded() {
+    let stage = Stage::new();
+    let room = stage.live("demo");
+    let (_, copy) = stage.twin_of("twin", Some("demo"), &room);
+    // Its keeper was gone when a node came, and the disk was full.
+    stage.end("twin");
+    stage.families();
+    assert!(copy.exists());
+    stage.end_for("twin", EndReason::Closed);
+    stage.families();
+    assert!(!copy.exists());
+}
+
+#[test]
 fn a_lost_twin_s_copy_keeps_those_that_it_lies_in() {
     let stage = Stage::new();
     let room = stage.live("demo");
     let (twin_room, copy) = stage.twin_of("twin", Some("demo"), &room);
     let inner_copy = stage.ended_twin("inner", "twin", &twin_room, EndReason::KeeperLost);
-    stage.end("twin");
+    stage.end_for("twin", EndReason::WallTime);
     stage.families();
     assert!(inner_copy.exists() && copy.exists());
     stage.round(0, 1 << 30, PruneMode::Remove);

@@ -15,7 +15,9 @@ use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 use windlass_protocol::SessionId;
 use windlass_protocol::policy::Limits;
-use windlass_sandbox::cgroup::{CgroupSupport, Cgroups, name_of, prefix_of, remove_by_name, sweep};
+use windlass_sandbox::cgroup::{
+    CgroupSupport, Cgroups, dirs_by_name, name_of, prefix_of, remove_by_name, sweep,
+};
 use windlass_sandbox::twin;
 
 /// Directories that are remembered to be removed later; the next node finds the others.
@@ -98,6 +100,13 @@ impl SessionCgroups {
         if let Err(error) = remove_by_name(&self.support, &name) {
             tracing::warn!(%session, %error, "a cgroup cannot be removed");
         }
+    }
+
+    /// Removes what was made for a twin that did not come to be, with the processes in it: its worker may have come
+    /// there without a keeper.
+    pub fn end_of(&self, session: &SessionId) {
+        let name = name_of(&self.runtime_dir, session.as_str());
+        self.remove_lost(&dirs_by_name(&self.support, &name));
     }
 
     /// Whether some are to be tried again.

@@ -148,8 +148,13 @@ pub(crate) async fn fork(
     let forked = tokio::spawn(async move {
         let forked = make(&context, &original, &wish).await;
         if forked.is_err() {
-            context.cgroups.remove_of(&wish.id);
-            context.forget(&wish.id);
+            let (context, id) = (context.clone(), wish.id.clone());
+            let undo = move || {
+                context.cgroups.end_of(&id);
+                context.forget(&id);
+            };
+            // It fails only with the runtime.
+            let _ = tokio::task::spawn_blocking(undo).await;
         }
         forked
     });
@@ -441,7 +446,8 @@ impl Actor {
             let info = self.info.lock().expect("no holder of this lock can panic");
             info.forked_from.clone()
         };
-        WorkspaceFate::of(&self.context.journal, original, reason)
+        let made_at_ms = self.log.facts().created.created_at_ms;
+        WorkspaceFate::of(&self.context.journal, original, made_at_ms, reason)
     }
 
     /// The temporary directory that goes with this session: the family's, when this is the last of it.

@@ -35,10 +35,16 @@ pub(super) enum WorkspaceFate {
 }
 
 impl WorkspaceFate {
-    /// Of a session with that original, which ends for that reason.
-    pub fn of(journal: &Journal, original: Option<SessionId>, reason: EndReason) -> Self {
-        let goes = original.is_some() && !is_kept_after(journal, reason, original);
-        if goes { Self::Goes } else { Self::Stays }
+    /// Of a session with that original and that time of making, which ends for that reason.
+    pub fn of(
+        journal: &Journal,
+        original: Option<SessionId>,
+        made_at_ms: u64,
+        reason: EndReason,
+    ) -> Self {
+        let stays =
+            original.is_none_or(|original| is_kept_after(journal, reason, original, made_at_ms));
+        if stays { Self::Stays } else { Self::Goes }
     }
 }
 

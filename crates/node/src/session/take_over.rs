@@ -198,7 +198,9 @@ fn end_without_keeper(
     let (_, effects) = machine.step(Event::KeeperLost(KeeperLoss::Died));
     // A record that cannot be read says nothing of an original.
     let original = original_of(log.facts());
-    let workspace = WorkspaceFate::of(&context.journal, original, EndReason::KeeperLost);
+    let made_at_ms = log.facts().created.created_at_ms;
+    let reason = EndReason::KeeperLost;
+    let workspace = WorkspaceFate::of(&context.journal, original, made_at_ms, reason);
     let records = super::recovery::records_of_loss(id, &effects, workspace);
     log.append(records).map(|_| ()).map_err(|error| format!("journal: {error}"))
 }

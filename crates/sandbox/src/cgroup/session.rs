@@ -104,8 +104,12 @@ impl Cgroups {
 
 /// Removes a session's directories, as [`Cgroups::remove`] does.
 pub fn remove_by_name(support: &CgroupSupport, name: &str) -> io::Result<()> {
-    let dirs: Vec<PathBuf> = support.parents().into_iter().map(|dir| dir.join(name)).collect();
-    remove_all(dirs.iter())
+    remove_all(dirs_by_name(support, name).iter())
+}
+
+/// The directories that a session of that name has, or would have.
+pub fn dirs_by_name(support: &CgroupSupport, name: &str) -> Vec<PathBuf> {
+    support.parents().into_iter().map(|dir| dir.join(name)).collect()
 }
 
 /// Removes directories of sessions that are over: those with the prefix, unless `keep` says that the
