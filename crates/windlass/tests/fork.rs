@@ -327,6 +327,8 @@ async fn contract_29_a_twin_s_twin_ends_with_its_own_keeper_and_not_with_the_twi
         within(PATIENCE, grown).await;
         processes::kill(keeper(&inner).await);
         ends(&inner, all - 4).await;
+    } else {
+        stage.close(&inner).await;
     }
     assert_eq!(stage.run(&other, "x").await, "'of the twin'\n");
     stage.close(&stage.original).await;
