@@ -40,15 +40,17 @@ fn python() -> String {
 }
 
 /// The scripts, written before anything is started: a process forked while one is being written
-/// would hold it open, and an open file cannot be run.
+/// would hold it open, and an open file cannot be run. Another process of this test may run one meanwhile, so
+/// each comes whole under its name.
 fn programs() -> &'static Path {
     static WRITTEN: OnceLock<PathBuf> = OnceLock::new();
     WRITTEN.get_or_init(|| {
         let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         for (name, script) in [("listens", LISTENS), ("refuses", REFUSES), ("dies", DIES)] {
-            let path = place.join(name);
+            let path = place.join(format!("{name}-{}", std::process::id()));
             fs::write(&path, format!("#!{} -S\n{script}", python())).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+            fs::rename(path, place.join(name)).unwrap();
         }
         place
     })

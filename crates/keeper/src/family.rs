@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::process::{Pid, Signal, kill_process};
 use windlass_protocol::SessionId;
-use windlass_sandbox::twin::{Part, TwinKeeper, other_keepers};
+use windlass_sandbox::twin::{Part, TwinKeeper, end_other_inits, other_keepers};
 
 use crate::egress::Egress;
 use crate::fork::Forking;
@@ -107,6 +107,9 @@ impl Keeper {
             // Those that it had made are without a watch now.
             let others = other_keepers(&self.family.keepers());
             self.family.adopted.extend(others);
+            let own = self.worker().and_then(|worker| worker.init);
+            let known: Vec<u32> = self.family.inits.iter().copied().chain(own).collect();
+            end_other_inits(&known);
         }
         for Twin { part, .. } in gone {
             self.end_part(part);

@@ -120,8 +120,20 @@ pub fn other_keepers(known: &[u32]) -> Vec<TwinKeeper> {
     others.filter_map(|pid| Some(TwinKeeper { pid, handle: handle(&pid)? })).collect()
 }
 
-/// Ends what a session without a keeper has left in its control groups, but for the first process of a pid
-/// namespace that the session's twins are in.
+/// Ends the first processes of namespaces that have come to this process as the keeper that held them went: all
+/// children of that name but the `known`.
+pub fn end_other_inits(known: &[u32]) {
+    let others = tree::children().into_iter().filter(|pid| {
+        let number = pid.as_raw().unsigned_abs();
+        let name = process_file::read(number, "comm").unwrap_or_default();
+        !known.contains(&number) && name.trim_end() == INIT_NAME
+    });
+    for init in others {
+        let _ = nix::sys::signal::kill(init, nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
+/// Ends what a session without a keeper has left in its control groups.
 pub fn end_left(cgroups: &[PathBuf]) {
     let Some(group) = cgroups.first() else { return };
     for group in cgroups {
@@ -129,12 +141,7 @@ pub fn end_left(cgroups: &[PathBuf]) {
         let _ = std::fs::write(group.join("pids.max"), "0");
     }
     let processes = group.join("cgroup.procs");
-    let left = || {
-        let mut left = listed(&processes);
-        let holding = holding_others(&left);
-        left.retain(|pid| !holding.contains(pid));
-        left
-    };
+    let left = || listed(&processes);
     for _ in 0..END_ROUNDS {
         let handle = |pid: u32| {
             let number = Pid::from_raw(pid.cast_signed())?;
@@ -155,23 +162,6 @@ pub fn end_left(cgroups: &[PathBuf]) {
             wait_for_end(handle, END_WAIT);
         }
     }
-}
-
-/// Those of the `members` that are the first of a pid namespace in which there are others: without it they
-/// would end.
-fn holding_others(members: &[u32]) -> Vec<u32> {
-    let holds_others = |pid: &u32| {
-        is_first_of_namespace(*pid) && below(*pid).iter().any(|other| !members.contains(other))
-    };
-    members.iter().copied().filter(holds_others).collect()
-}
-
-/// Whether the process is the first of a pid namespace below this one's.
-fn is_first_of_namespace(pid: u32) -> bool {
-    let status = process_file::read(pid, "status").unwrap_or_default();
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let mut numbers = numbers.unwrap_or_default().split_ascii_whitespace();
-    numbers.next().is_some() && numbers.next_back() == Some("1")
 }
 
 /// SIGKILL to the children of this process but the `spared`; whether there were any.
@@ -288,8 +278,8 @@ impl Part {
         below(self.root)
     }
 
-    /// SIGKILL to each of them but the `spared`, and the first of a namespace that others are in; a handle on
-    /// one that is still there, to wait for before it is called again. Nothing when none is left.
+    /// SIGKILL to each of them but the `spared`; a handle on one that is still there, to wait for
+    /// before it is called again. Nothing when none is left.
     pub fn kill(&self, spared: &[u32]) -> Option<OwnedFd> {
         if let Some(group) = self.cgroups.first().filter(|_| spared.is_empty()) {
             // Where the kernel can do it at once, also to what forks faster than it can be listed.
@@ -297,10 +287,8 @@ impl Part {
         }
         let mut left = None;
         // Those that were started last come first: nobody is left who would start them again.
-        let members = self.members();
-        let holding = holding_others(&members);
-        let is_ending = |pid: &u32| !spared.contains(pid) && !holding.contains(pid);
-        for pid in members.into_iter().rev().filter(is_ending) {
+        let ending = self.members().into_iter().rev().filter(|pid| !spared.contains(pid));
+        for pid in ending {
             let Some(pid) = Pid::from_raw(pid.cast_signed()) else { continue };
             let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
             let _ = kill_process(pid, Signal::KILL);

@@ -341,8 +341,6 @@ async fn contract_29_a_twin_s_twin_ends_with_its_own_keeper_and_not_with_the_twi
 async fn contract_29_twins_of_lost_twins_live_on_whoever_of_their_family_is_lost() {
     let stage = Stage::new().await;
     let twin = stage.twin().await;
-    // From now on it is in namespaces of its own, and its twins are in those.
-    within(PATIENCE, stage.client.reset_session(&twin)).await.unwrap();
     stage.run(&twin, "x = [1]").await;
     let lost = async |session: SessionId| {
         processes::kill(stage.look(&session).await.keeper_pid.unwrap());
@@ -360,6 +358,36 @@ async fn contract_29_twins_of_lost_twins_live_on_whoever_of_their_family_is_lost
     stage.close(&stage.original).await;
     assert_eq!(stage.run(&last, "x").await, "[1, 2, 3, 4]\n");
     stage.close(&last).await;
+    stage.alone().await;
+    assert_nothing_left(&stage);
+}
+
+#[tokio::test]
+async fn contract_29_a_twin_that_was_reset_ends_with_its_keeper_and_all_in_its_namespaces() {
+    let stage = Stage::new().await;
+    let twin = stage.twin().await;
+    // From now on it is in namespaces of its own, and its twins are in those.
+    within(PATIENCE, stage.client.reset_session(&twin)).await.unwrap();
+    stage.run(&twin, "import subprocess\np = subprocess.Popen(['sleep', '1000'])").await;
+    let inner = stage.fork(&twin).await.session.id;
+    stage.run(&inner, "1").await;
+    let keeper = stage.look(&twin).await.keeper_pid.unwrap();
+    let below = processes::below(keeper);
+    assert!(!below.is_empty());
+    processes::kill(keeper);
+    let gone = below.iter().all(|pid| processes::wait_gone(*pid, PATIENCE));
+    assert!(gone, "{below:?}");
+    let ended = async { while stage.look(&twin).await.state != SessionState::Ended {} };
+    within(PATIENCE, ended).await;
+    // It has lost its worker, and goes on with a fresh one in namespaces of its own.
+    let restarted = async { while stage.look(&inner).await.restarts == 0 {} };
+    within(PATIENCE, restarted).await;
+    let told = run(&stage.client, &inner, "1").await;
+    assert_eq!(told.error.unwrap().code, Some(ErrorCode::StateLost));
+    assert_eq!(stage.run(&inner, "1 + 1").await, "2\n");
+    assert_eq!(stage.run(&stage.original, "1 + 1").await, "2\n");
+    stage.close(&inner).await;
+    stage.close(&stage.original).await;
     stage.alone().await;
     assert_nothing_left(&stage);
 }

@@ -45,7 +45,8 @@ impl Put {
     pub fn finish(self) -> Result<FileWritten, FileError> {
         let Self { workspace, path, condition, mut staging, writing } = self;
         let bytes = writing.bytes;
-        let staged = writing.done().map_err(|cause| FileError::of(path.as_str(), cause))?;
+        let staged =
+            staging.finish(writing).map_err(|cause| FileError::of(path.as_str(), cause))?;
         let name = path.as_str().to_owned();
         let change = Change { path, condition, act: Act::Put(staged) };
         let done = commit(&workspace, &mut staging, &[change]);

@@ -1,12 +1,13 @@
-//! Files on their way into a workspace: written under names that nobody else uses, on the disk they
-//! are to be on, and gone when their staging is dropped, whyever that is.
+//! Files on their way into a workspace, on the disk they are to be on. They have no name while they are written
+//! where the file system can do that, so a node that is killed leaves nothing; else, and until they are in their
+//! places, they have names that nobody else uses. They are gone when their staging is dropped, whyever that is.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use bytes::Bytes;
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, linkat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -44,7 +45,9 @@ struct Names {
 #[derive(Debug)]
 pub(super) struct Writing {
     file: File,
+    /// The name that it has, or gets when all of it is there.
     name: String,
+    is_named: bool,
     pub bytes: u64,
 }
 
@@ -95,11 +98,25 @@ impl Staging {
     /// Begins a file.
     pub fn begin(&mut self) -> rustix::io::Result<Writing> {
         let name = self.fresh()?;
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        if let Ok(file) = openat(self.directory(), ".", flags | OFlags::TMPFILE, mode) {
+            return Ok(Writing { file: file.into(), name, is_named: false, bytes: 0 });
+        }
+        let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let file = openat(self.directory(), &name, flags, mode)?;
-        Ok(Writing { file: file.into(), name, bytes: 0 })
+        Ok(Writing { file: file.into(), name, is_named: true, bytes: 0 })
+    }
+
+    /// All of the file is written.
+    pub fn finish(&self, writing: Writing) -> rustix::io::Result<Staged> {
+        let Writing { file, name, is_named, bytes } = writing;
+        let identity = Identity::of(&fstat(&file)?);
+        if !is_named {
+            let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(CWD, unnamed, self.directory(), &name, AtFlags::SYMLINK_FOLLOW)?;
+        }
+        Ok(Staged { name, bytes, identity })
     }
 
     /// A staged file, if it is still the one that was written.
@@ -129,11 +146,6 @@ impl Writing {
         self.file.write_all(bytes)?;
         self.bytes += bytes.len() as u64;
         Ok(())
-    }
-
-    pub fn done(self) -> rustix::io::Result<Staged> {
-        let identity = Identity::of(&fstat(&self.file)?);
-        Ok(Staged { name: self.name, bytes: self.bytes, identity })
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::path::PathBuf;
 
+use bytes::Bytes;
 use rustix::io::Errno;
 use windlass_protocol::ErrorCode;
 
-use super::{FileError, FilePath, Files, Place, Workspace};
+use super::{Condition, FileError, FilePath, Files, Intake, Place, Put, Workspace};
 use crate::failure::Failure;
 
 fn workspace(path: impl Into<PathBuf>) -> Workspace {
@@ -39,6 +40,20 @@ fn the_kernels_own_files_are_refused_and_so_are_its_magic_links() {
         let refused = workspace.file(&FilePath::file(path).unwrap());
         assert!(matches!(refused, Err(FileError::Refused { .. })), "{path}: {refused:?}");
     }
+}
+
+/// A node that is killed there leaves nothing in the workspace.
+#[test]
+fn a_file_that_is_still_coming_has_no_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = FilePath::file("data").unwrap();
+    let mut put = Put::begin(workspace(dir.path()), path, Condition::Any, None).unwrap();
+    put.take(&[Bytes::from_static(b"whole")]).unwrap();
+    let names = || std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(names(), 0);
+    assert_eq!(put.finish().unwrap().bytes, 5);
+    assert_eq!(std::fs::read(dir.path().join("data")).unwrap(), b"whole");
+    assert_eq!(names(), 1);
 }
 
 #[test]

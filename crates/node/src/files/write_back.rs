@@ -100,7 +100,8 @@ impl WriteBack {
                     return Ok(());
                 }
                 let OpenPut { path, condition, writing } = put;
-                let staged = writing.done().map_err(|cause| FileError::of(path.as_str(), cause))?;
+                let failed = |cause| FileError::of(path.as_str(), cause);
+                let staged = self.staging.finish(writing).map_err(failed)?;
                 self.changes.push(Change { path, condition, act: Act::Put(staged) });
             }
             FileChange::Delete { path, if_match } => {
