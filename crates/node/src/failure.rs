@@ -6,8 +6,8 @@ use std::fmt::Display;
 use std::io;
 
 use rustix::io::Errno;
-use windlass_protocol::ErrorCode;
 use windlass_protocol::api::ApiError;
+use windlass_protocol::{ErrorCode, SessionId};
 
 /// A failure on its way to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +43,21 @@ impl Failure {
             tracing::error!(%what, %error, "a request failed");
             Self::new(ErrorCode::Internal, format!("{what}: {error}"))
         })
+    }
+
+    /// A session could not be made since its keeper could not be reached. One that is gone again was killed, or
+    /// the machine was short of something: the same request may well succeed.
+    pub fn of_keeper(session: &SessionId, error: &io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
+        let what = format!("the keeper of session {session}");
+        match error.kind() {
+            BrokenPipe | ConnectionRefused | ConnectionReset | NotFound => {
+                tracing::warn!(%session, %error, "a keeper ended before its session began");
+                let message = format!("{what} ended before the session began: {error}");
+                Self::new(ErrorCode::Overloaded, message)
+            }
+            _ => Self::while_making(format_args!("{what} cannot be reached"), error),
+        }
     }
 
     pub fn to_api(&self) -> ApiError {
@@ -233,6 +248,17 @@ mod tests {
                 let retried = failure.is_none_or(|failure| failure.to_api().retryable);
                 assert!(retried || code == Some(ErrorCode::DiskFull), "{errno:?}");
             }
+        }
+        let session = SessionId::parse("s").unwrap();
+        for (errno, code) in [
+            (Errno::CONNREFUSED, ErrorCode::Overloaded),
+            (Errno::PIPE, ErrorCode::Overloaded),
+            (Errno::NOENT, ErrorCode::Overloaded),
+            (Errno::AGAIN, ErrorCode::Overloaded),
+            (Errno::NOSPC, ErrorCode::DiskFull),
+            (Errno::PERM, ErrorCode::Internal),
+        ] {
+            assert_eq!(Failure::of_keeper(&session, &errno.into()).code, code, "{errno:?}");
         }
         let unknown = Failure::while_making("session s", &io::Error::other("no reason"));
         assert_eq!(

@@ -221,7 +221,7 @@ fn record_and_reach(
         Err(error) => {
             drop(log);
             start::unrecord(context, &id);
-            Err(Failure::while_making("the keeper of a twin cannot be reached", &error))
+            Err(Failure::of_keeper(&id, &error))
         }
     }
 }

@@ -190,8 +190,7 @@ async fn make(
             let (context, unmade) = (context.clone(), id.clone());
             // It fails only with the runtime.
             let _ = tokio::task::spawn_blocking(move || unrecord(&context, &unmade)).await;
-            let what = format_args!("the keeper of session {id} cannot be reached");
-            return Err(Failure::while_making(what, &error));
+            return Err(Failure::of_keeper(&id, &error));
         }
     };
     if let Some(claimed) = claimed {
