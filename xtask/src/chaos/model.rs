@@ -166,9 +166,7 @@ impl SessionModel {
             let tail: String = tail.chars().rev().collect();
             format!("{} ({shape:?}) ended {outcome:?} {error:?}; output: {tail:?}", model.id)
         });
-        // A turn that no worker ever had has lost nothing.
-        let ran = code != Some(ErrorCode::WorkerFailed);
-        let no_receipt = outcome == Outcome::Lost && ran && turn.receipt.is_none();
+        let no_receipt = outcome == Outcome::Lost && turn.receipt.is_none();
         let fault =
             fault.or(no_receipt.then(|| format!("{} was lost without a receipt", model.id)));
         self.losses += u64::from(lost);

@@ -141,6 +141,7 @@ impl Actor {
         };
         let receipt = match loss {
             Loss::None if outcome == Outcome::TimedOut => Some(receipts::state_kept(&self.id)),
+            Loss::None if outcome == Outcome::Lost => Some(receipts::never_run(&self.id)),
             Loss::None => None,
             Loss::State => Some(receipts::state_lost(&self.id)),
         };

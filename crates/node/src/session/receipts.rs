@@ -26,6 +26,11 @@ pub(super) fn state_lost(session: &SessionId) -> Receipt {
     }
 }
 
+/// A turn was lost before there was a worker that could have had it.
+pub(super) fn never_run(session: &SessionId) -> Receipt {
+    Receipt { kept: kept(session), lost: vec!["this turn, which did not run".into()] }
+}
+
 /// What becomes of a session's workspace when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkspaceFate {
