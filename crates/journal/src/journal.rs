@@ -171,7 +171,7 @@ impl Journal {
         self.inner.index_home
     }
 
-    /// Claims the next epoch; its file has it when this returns.
+    /// Claims the next epoch. The file of epochs holds it when this call returns.
     pub fn next_epoch(&self) -> io::Result<windlass_protocol::Epoch> {
         let _changing = lock(&self.inner.changing);
         startup::next_epoch(&self.inner.state_dir)

@@ -8,7 +8,8 @@ use windlass_protocol::SessionId;
 use windlass_protocol::environments::{EnvironmentEntry, EnvironmentsFile};
 use windlass_sandbox::Wanted;
 
-/// Long enough for whoever comes back the next morning, short enough that what was forgotten goes.
+/// The default idle timeout and deadline: a user who comes back the next morning finds the session, and a forgotten
+/// session ends.
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A node's settings; `Config::new` has the defaults.

@@ -76,7 +76,7 @@ pub(crate) struct DiskGround<'a> {
 pub(crate) struct DiskState {
     /// One look or removal at a time.
     busy: tokio::sync::Mutex<()>,
-    /// What workspaces of ended sessions take. Nobody writes there any more.
+    /// The bytes that the workspaces of ended sessions take. They are measured once: no session writes there any more.
     sizes: Mutex<HashMap<SessionId, u64>>,
 }
 

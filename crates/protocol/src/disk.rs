@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Things that one answer names; the rest is counted.
+/// Removed things that the answer to one prune names; it only counts the others.
 pub const PRUNED_NAMED_MAX: usize = 1000;
 
 /// What something on the disk is.

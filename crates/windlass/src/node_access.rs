@@ -8,6 +8,8 @@ use windlass_client::{Client, ClientError, Dirs, Remote, StartNode, Token};
 use windlass_protocol::api::CloseQuery;
 use windlass_protocol::{ErrorCode, SessionId};
 
+use crate::terminal::Terminal;
+
 /// Names a node behind a TCP door; commands then use that one and start none.
 const URL: &str = "WINDLASS_URL";
 
@@ -41,6 +43,18 @@ pub async fn present() -> anyhow::Result<Option<Client>> {
         Err(ClientError::Unreachable { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// A client of a node that runs already. If none does, the user is told so, as JSON where `json` asks for it.
+pub async fn present_or_told(
+    terminal: &mut Terminal,
+    json: bool,
+) -> anyhow::Result<Option<Client>> {
+    let client = present().await?;
+    if client.is_none() {
+        terminal.say(if json { "null" } else { "no node is running" })?;
+    }
+    Ok(client)
 }
 
 /// Whether the node is one behind a TCP door, whose processes may be another machine's.

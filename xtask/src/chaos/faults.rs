@@ -184,7 +184,7 @@ impl Faults {
                 let request = Request::get(format!("/v1/sessions/{}", facts.session));
                 let said = self.asker.patient(&request, 0).await;
                 let said = said.map(|answer| answer.shown()).unwrap_or_default();
-                // Its client may have closed it meanwhile.
+                // The session's own client may have closed it during the restart.
                 if !facts.closing() {
                     let text = format!("{} is not there after a restart: {said}", facts.session);
                     self.asker.violation("session", text);

@@ -122,7 +122,7 @@ impl SessionModel {
         (!ended.is_empty()).then(|| *random.pick(&ended))
     }
 
-    /// Whether the session may end without being asked to.
+    /// Whether faults so far allow the session to end although its client did not close it.
     pub fn may_end(&self, world: &World) -> bool {
         let facts = &self.facts;
         facts.closing() || facts.worker_killed() || self.may_end_by(world, EndReason::KeeperLost)

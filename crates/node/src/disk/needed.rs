@@ -18,7 +18,8 @@ use super::DiskGround;
 use crate::session::fork::rooms;
 use crate::session::start::original_of;
 
-/// Forks of forks that are followed. Where twins are kept apart there are at most 16, one for each layer.
+/// How many generations of originals are looked up for one twin. Where the kernel keeps twins apart, a family has at
+/// most 16: each fork adds a Landlock layer.
 const GENERATIONS_MAX: usize = 1000;
 
 /// What a removal is decided by, taken at one moment.

@@ -35,8 +35,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let Some(client) = node_access::present().await? else {
-        terminal.say(if args.json { "null" } else { "no node is running" })?;
+    let Some(client) = node_access::present_or_told(terminal, args.json).await? else {
         return Ok(ExitCode::from(exit::NO_NODE));
     };
     let older_than_s = args.older_than.map(|age| age.as_secs());
