@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use windlass_client::protocol::api::{ServerState, StopSessions};
+use windlass_client::protocol::api::{CloseQuery, ServerState, StopSessions};
 use windlass_testkit::{Gate, PATIENCE, mcp_server, processes, turn, turn_ended, within};
 
 use crate::{Place, with};
@@ -146,8 +146,11 @@ async fn processes_of(place: &Place) -> Vec<u32> {
 #[tokio::test]
 async fn servers_do_not_keep_a_node_that_nobody_uses() {
     let file = json!({"mcpServers": {"shelf": mcp_server(&[])}}).to_string();
-    let place = Place::with_file(&file, |builder| builder.arg("--idle-exit").arg("1s")).await;
+    let place = Place::with_file(&file, |builder| builder.arg("--idle-exit").arg("3s")).await;
+    // The session keeps the node until the server runs, which may take longer than the idle time.
+    let session = place.session(&[]).await;
     let server = place.server_once(|server| server.pid.is_some()).await.pid.unwrap();
+    place.client.close_session(&session, CloseQuery { grace_ms: Some(0) }).await.unwrap();
     assert!(processes::wait_gone(place.node.pid(), PATIENCE));
     assert!(processes::wait_gone(server, PATIENCE));
 }
