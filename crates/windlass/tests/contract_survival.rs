@@ -188,6 +188,8 @@ async fn contract_30_a_node_that_stays_away_leaves_nothing_behind() {
         let client = node.client().await.unwrap();
         let Some((session, mark)) = escaping_session(&client, wanted).await else { continue };
         client.submit_turn(&session, &named_turn("cut", "stay()")).await.unwrap();
+        // The socket of a keeper that the node was just starting for its pool is the next node's to remove.
+        within(PATIENCE, node.await_environments()).await.unwrap();
         let below = processes::below(node.pid());
         let gone = Instant::now();
         node.kill9();

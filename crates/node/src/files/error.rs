@@ -94,7 +94,7 @@ impl FileError {
 
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
-        if let FileError::Failed { path, cause } = &error
+        if let FileError::Failed { path, cause } | FileError::NoWorkspace { path, cause } = &error
             && let Some(failure) =
                 Self::of_machine(format_args!("the node cannot reach {path:?}"), cause)
         {
