@@ -40,7 +40,7 @@ pub enum StartBy {
     Exec,
     /// Forked from a process that has imported the environment's list
     Zygote,
-    /// A worker that waits, confined already
+    /// A pooled worker, forked before its session was asked for
     Pool,
 }
 

@@ -58,6 +58,9 @@ pub struct Facts {
     /// How the last worker was started.
     #[serde(default)]
     pub started_by: Option<StartedBy>,
+    /// What the last worker can do; unknown for workers of earlier releases.
+    #[serde(default)]
+    pub capabilities: Option<Vec<String>>,
     pub messages_dropped: u64,
     /// How the last worker was confined.
     #[serde(default)]
@@ -233,6 +236,7 @@ impl Facts {
             worker: None,
             worker_pid: None,
             started_by: None,
+            capabilities: None,
             messages_dropped: 0,
             confinement: None,
             ended: None,
@@ -291,8 +295,9 @@ impl Facts {
                     turn.stdin_wait = None;
                 }
             }
-            EventKind::WorkerReady { worker, pid, restarts, start } => {
+            EventKind::WorkerReady { worker, pid, restarts, start, capabilities } => {
                 self.worker = Some(worker.clone());
+                self.capabilities.clone_from(capabilities);
                 self.started_by = Some(*start);
                 self.worker_pid = Some(*pid);
                 self.restarts = *restarts;

@@ -18,19 +18,16 @@ use crate::index::{self, IndexError};
 use crate::indexer::{Indexer, Registry};
 use crate::load::{self, LoadError};
 use crate::log::{self, AppendError, Newest, SessionLog};
+use crate::new_dir::{FIRST_SEQ, NewDir};
 use crate::quota::QUOTA_BYTES_MIN;
 use crate::reader::{ReadError, SessionReader};
 use crate::retention::EndedSession;
 use crate::segment::{self, FORMAT, Head, Segment};
 use crate::shared::{Row, Shared, lock};
-use crate::spare::{FIRST_SEQ, Spare};
 use crate::startup::{self, IndexHome, OpenIndex};
 
 /// The prefix of a directory that is not a session yet.
 pub(crate) const NEW_PREFIX: &str = ".new-";
-
-/// What follows it.
-const SPARE_NAME: &str = "spare";
 
 /// The prefix of a directory that is no longer a session.
 pub(crate) const GONE_PREFIX: &str = ".gone-";
@@ -177,22 +174,14 @@ impl Journal {
         startup::next_epoch(&self.inner.state_dir)
     }
 
-    /// A directory for a session that will be asked for.
-    pub fn spare(&self) -> Result<Spare, CreateError> {
-        Spare::make(self.aside(NEW_PREFIX, SPARE_NAME))
+    /// Whether there is or was a session of this id.
+    pub fn has_session(&self, id: &SessionId) -> bool {
+        self.session_dir(id).exists()
     }
 
     /// Makes a session: whole or, if anything fails, not at all.
-    pub fn create(&self, created: NewSession) -> Result<SessionLog, CreateError> {
-        self.create_in(self.spare()?, created)
-    }
-
-    /// The same, in a directory that was made ahead.
-    pub fn create_in(
-        &self,
-        spare: Spare,
-        mut created: NewSession,
-    ) -> Result<SessionLog, CreateError> {
+    pub fn create(&self, mut created: NewSession) -> Result<SessionLog, CreateError> {
+        let new = NewDir::make(self.aside(NEW_PREFIX, created.id.as_str()))?;
         created.quota_bytes = created.quota_bytes.max(QUOTA_BYTES_MIN);
         let id = created.id.clone();
         let dir = self.session_dir(&id);
@@ -209,7 +198,7 @@ impl Journal {
             prev: None,
             drops: Vec::new(),
         };
-        let newest = spare.become_session(&dir, &head, &facts)?;
+        let newest = new.become_session(&dir, &head, &facts)?;
         let segments = vec![Segment::new(&head, newest.bytes)];
         Ok(self.register(id, dir, segments, facts, newest))
     }

@@ -49,8 +49,8 @@ impl Keeper {
             self.tell(None, output, Bytes::from_static(note));
             return self.clear(Then::StayDown);
         }
-        if let Some(name) = ready {
-            self.worker_is_ready(name);
+        if let Some(ready) = ready {
+            self.worker_is_ready(ready);
         }
     }
 }

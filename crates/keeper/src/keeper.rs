@@ -13,7 +13,7 @@ use windlass_protocol::frame::EncodeError;
 use windlass_protocol::limits::REASON_BYTES_MAX;
 use windlass_protocol::link::Launch;
 use windlass_protocol::text::bounded;
-use windlass_protocol::worker::ToWorker;
+use windlass_protocol::worker::{FORKS, ToWorker};
 use windlass_protocol::{Epoch, Stream, TurnNo};
 use windlass_sandbox::{Held, memory, reap_all};
 
@@ -25,17 +25,17 @@ use crate::fork::Forking;
 use crate::own::Own;
 use crate::rounds::Ready;
 use crate::signals::Signals;
-use crate::starting::{self, Fresh, InWaiting};
+use crate::starting::{self, Fresh, PooledWorker};
 use crate::turn::Running;
 use crate::watch::{self, Watch};
-use crate::worker::{Filled, Worker};
+use crate::worker::{Filled, SaidReady, Worker};
 
 /// Bytes read at once from the node or the protocol socket.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
 /// Time from a worker's word that it is ready until the keeper puts its own house in order: its first
 /// turn comes at once, as a rule, and comes first.
-pub(crate) const SETTLE_AFTER: Duration = Duration::from_millis(100);
+const SETTLE_AFTER: Duration = Duration::from_millis(100);
 
 /// How long a keeper without a launch waits for its first node.
 const FIRST_NODE_GRACE: Duration = Duration::from_secs(30);
@@ -56,8 +56,8 @@ pub(crate) struct Keeper {
     pub(crate) launch: Option<Box<Launch>>,
     /// A connection to a zygote, for the next worker and no other.
     pub(crate) zygote: Option<OwnedFd>,
-    /// A worker that waits for a session.
-    pub(crate) waiting: Option<InWaiting>,
+    /// A worker that was forked before there is a session.
+    pub(crate) pooled: Option<PooledWorker>,
     pub(crate) stage: Stage,
     pub(crate) running: Running,
     pub(crate) watch: Watch,
@@ -74,7 +74,7 @@ pub(crate) struct Keeper {
     pub(crate) failed: VecDeque<TurnNo>,
     pub(crate) restarts: u32,
     pub(crate) scratch: Vec<u8>,
-    /// When what can wait is done, after a worker has come up or was made to wait.
+    /// When the keeper gives memory back, after a worker has come up.
     pub(crate) settle: Option<Instant>,
 }
 
@@ -127,7 +127,7 @@ impl Keeper {
             alone_since: Some(Instant::now()),
             launch: None,
             zygote: None,
-            waiting: None,
+            pooled: None,
             stage: Stage::Down,
             running: Running::default(),
             watch: Watch::default(),
@@ -158,7 +158,7 @@ impl Keeper {
         }
         self.held.let_go();
         // What no node has spoken to may have been replaced at its path.
-        if self.link.epoch() > Epoch(0) || self.waiting.is_some() {
+        if self.link.epoch() > Epoch(0) || self.pooled.is_some() {
             self.remove_socket();
         }
     }
@@ -252,12 +252,12 @@ impl Keeper {
     pub(crate) fn start_worker(&mut self) {
         self.leave_egress();
         let Some(launch) = &self.launch else { return };
-        let (hold, waiting) = (self.held.hold(), self.waiting.take());
+        let (hold, pooled) = (self.held.hold(), self.pooled.take());
         let (room, zygote) = (self.family.room.as_deref(), self.zygote.take());
-        match self.held.around(|| starting::start(launch, room, hold, waiting, zygote)) {
+        match self.held.around(|| starting::start(launch, room, hold, pooled, zygote)) {
             Ok(Fresh { mut worker, confinement, listener }) => {
                 if worker.start != StartedBy::Exec {
-                    // It is what it will be; one that was run has only begun to load.
+                    // A forked worker is already warm, so metering starts now.
                     worker.meter.begin();
                 }
                 let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
@@ -285,17 +285,21 @@ impl Keeper {
     }
 
     /// The worker said that it can take turns.
-    pub(crate) fn worker_is_ready(&mut self, name: String) {
+    pub(crate) fn worker_is_ready(&mut self, ready: SaidReady) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Down) {
             Stage::Starting { mut worker, until } if !worker.joining.is_empty() => {
-                worker.said_ready = Some(name);
+                worker.said_ready = Some(ready);
                 Stage::Starting { worker, until }
             }
-            Stage::Starting { worker, .. } => {
+            Stage::Starting { mut worker, .. } => {
+                worker.forks = ready.capabilities.iter().any(|capability| capability == FORKS);
                 self.watch.quicken(worker.pid, watch::Worker::Fresh);
                 let (pid, start) = (worker.pid, worker.start);
                 let restarts = self.restarts;
-                let ready = EventKind::WorkerReady { worker: name, pid, restarts, start };
+                let SaidReady { worker: name, capabilities } = ready;
+                let capabilities = Some(capabilities);
+                let ready =
+                    EventKind::WorkerReady { worker: name, pid, restarts, start, capabilities };
                 self.tell(None, ready, Bytes::new());
                 self.settle = Some(Instant::now() + SETTLE_AFTER);
                 Stage::Up { worker }
@@ -353,7 +357,7 @@ impl Keeper {
     pub(crate) fn reap(&mut self) {
         let reaped = reap_all();
         self.note_joined(&reaped.ended);
-        self.note_waiting(&reaped.ended);
+        self.note_pooled(&reaped.ended);
         self.note_twins();
         let pid = self.worker().map(|worker| worker.pid);
         if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
@@ -414,10 +418,7 @@ impl Keeper {
         }
         if self.settle.is_some_and(|at| now >= at) {
             self.settle = None;
-            match &mut self.waiting {
-                Some(waiting) => waiting.has_settled(),
-                None => memory::give_back(),
-            }
+            memory::give_back();
         }
         self.pass_fork_deadline(now);
         self.nudge(now);
@@ -428,7 +429,7 @@ impl Keeper {
         match &self.launch {
             Some(launch) => Duration::from_millis(launch.node_grace_ms),
             // A worker that waits is nobody's without its node, unless somebody is claiming it.
-            None if self.waiting.is_some() && self.callers.is_empty() => Duration::ZERO,
+            None if self.pooled.is_some() && self.callers.is_empty() => Duration::ZERO,
             None => FIRST_NODE_GRACE,
         }
     }

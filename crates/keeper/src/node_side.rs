@@ -103,17 +103,14 @@ impl Keeper {
         // The former node's connection closes here: it is fenced.
         self.node = Some(caller);
         self.alone_since = None;
-        if let Some(mut launch) = claim.launch {
+        if let Some(launch) = claim.launch {
             self.zygote = zygote.filter(|_| launch.from_zygote);
-            if let Some(waiting) = &self.waiting {
-                waiting.complete(&mut launch);
-            }
-            let ahead = self.waiting.as_mut().and_then(|waiting| waiting.watch_of(&launch));
+            let watch = self.pooled.as_mut().and_then(|pooled| pooled.watch_of(&launch));
             self.launch = Some(launch);
             self.start_worker();
             // While the worker gets ready, and before there is a turn.
             if let Some(launch) = &self.launch {
-                self.watch = ahead.map_or_else(|| Watch::of(launch), |watch| watch.limited(launch));
+                self.watch = watch.map_or_else(|| Watch::of(launch), |watch| watch.limited(launch));
             }
             self.watch.take_stock();
         }
@@ -179,7 +176,7 @@ impl Keeper {
                     self.take_command(command, act, &body);
                 }
                 // Whoever had a worker wait now has a session for it.
-                (ToKeeper::Attach { epoch, after, launch, .. }, _) if self.waiting.is_some() => {
+                (ToKeeper::Attach { epoch, after, launch, .. }, _) if self.pooled.is_some() => {
                     let Some(caller) = self.node.take() else { return };
                     return self.claim(caller, Claim { epoch, after, launch });
                 }

@@ -1,16 +1,15 @@
-//! How a worker comes to be: its program is run, it is forked from a zygote, or it was forked ahead of
-//! time and waits. What can be done without a zygote is done without one when it does not answer.
+//! How a keeper starts its worker: by running its program, by a fork from a zygote, or by giving a pooled
+//! worker its job. When the zygote does not answer, the keeper runs the program.
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use rustix::io::Errno;
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::StartedBy;
-use windlass_protocol::link::{Bound, FromKeeper, Hold, Launch, Prepare};
+use windlass_protocol::link::{FromKeeper, Hold, Launch, Prepare};
 use windlass_protocol::worker::FD_VARIABLE;
 use windlass_sandbox::plan::apart::leave_room;
 use windlass_sandbox::{
@@ -19,13 +18,12 @@ use windlass_sandbox::{
 
 use crate::complaint::complain;
 use crate::connection::Connection;
-use crate::keeper::{Keeper, SETTLE_AFTER, Then};
-use crate::usage::Meter;
+use crate::keeper::{Keeper, Then};
 use crate::watch::Watch;
 use crate::worker::{Lines, Worker, WorkerLines};
 
-/// What a keeper is called in lists of processes while its worker waits.
-const WAITING_NAME: &CStr = c"windlass-wait";
+/// What the keeper of a pooled worker is called in lists of processes.
+const POOLED_NAME: &CStr = c"windlass-wait";
 
 /// A worker that has just been started, and what came with it.
 #[derive(Debug)]
@@ -43,75 +41,21 @@ impl Fresh {
     }
 }
 
-/// A worker that waits for its session.
+/// A pooled worker: forked before there is a session for it.
 #[derive(Debug)]
-pub(crate) struct InWaiting {
-    worker: Stage,
+pub(crate) struct PooledWorker {
+    worker: Waiting,
     lines: Lines,
-    /// Its control groups, and what was measured of them, and of the workspace of one that is bound.
     cgroups: Vec<PathBuf>,
+    /// What was measured of the cgroups.
     watch: Watch,
 }
 
-impl InWaiting {
-    /// Fills in what a launch leaves out that is for this worker.
-    pub fn complete(&self, launch: &mut Launch) {
-        if let Stage::Bound { bound, .. } = &self.worker
-            && std::mem::take(&mut launch.bound)
-        {
-            launch.plan.clone_from(&bound.plan);
-            launch.env.clone_from(&bound.env);
-        }
-    }
-
-    /// What was measured while it waited, for a session that has all of what was measured.
+impl PooledWorker {
+    /// What was measured in the pool, for a session that has the same cgroups.
     pub fn watch_of(&mut self, launch: &Launch) -> Option<Watch> {
-        let same = match &self.worker {
-            Stage::Open(_) => true,
-            Stage::Bound { bound, .. } => is_for(bound, launch),
-        };
-        (same && self.cgroups == launch.cgroups).then(|| std::mem::take(&mut self.watch))
+        (self.cgroups == launch.cgroups).then(|| std::mem::take(&mut self.watch))
     }
-
-    /// It has waited for a while, and is what it will be.
-    pub fn has_settled(&mut self) {
-        if let Stage::Bound { meter, .. } = &mut self.worker {
-            meter.begin();
-        }
-    }
-}
-
-/// How far it is.
-#[derive(Debug)]
-enum Stage {
-    /// It can be the worker of any session like those that it was made for.
-    Open(Waiting),
-    /// It is confined, for a session that has this.
-    Bound { started: Started, bound: Bound, meter: Meter },
-}
-
-impl Stage {
-    fn processes(&self) -> (u32, Option<u32>, &[u32]) {
-        match self {
-            Self::Open(Waiting { pid, init, joining, .. })
-            | Self::Bound { started: Started { pid, init, joining, .. }, .. } => {
-                (*pid, *init, joining)
-            }
-        }
-    }
-
-    /// The processes that move it into its control groups.
-    fn joining(&mut self) -> &mut Vec<u32> {
-        match self {
-            Self::Open(Waiting { joining, .. })
-            | Self::Bound { started: Started { joining, .. }, .. } => joining,
-        }
-    }
-}
-
-/// Whether a worker that is confined for `bound` is one for this launch.
-fn is_for(bound: &Bound, launch: &Launch) -> bool {
-    bound.plan == launch.plan && bound.env == launch.env && bound.cwd == launch.cwd
 }
 
 /// Why a worker cannot be started.
@@ -127,8 +71,6 @@ pub(crate) enum StartError {
     NoNamespace,
     #[error("no connection to a zygote came with it")]
     NoConnection,
-    #[error("the view that it has built is not the plan's")]
-    OtherView,
 }
 
 impl From<Errno> for StartError {
@@ -143,29 +85,15 @@ pub(crate) fn start(
     launch: &Launch,
     room: Option<&Path>,
     hold: Hold,
-    waiting: Option<InWaiting>,
+    pooled: Option<PooledWorker>,
     zygote: Option<OwnedFd>,
 ) -> Result<Fresh, StartError> {
-    let waiting = match waiting {
-        Some(InWaiting { worker: Stage::Bound { started, bound, meter }, lines, .. }) => {
-            let _ = rustix::thread::set_name(crate::NAME);
-            if is_for(&bound, launch) {
-                let mut fresh = Fresh::of(started, StartedBy::Pool, lines);
-                fresh.worker.meter = meter;
-                return Ok(fresh);
-            }
-            started.end();
-            None
-        }
-        Some(InWaiting { worker: Stage::Open(worker), lines, .. }) => Some((worker, lines)),
-        None => None,
-    };
     let mut plan: Plan = serde_json::from_str(&launch.plan)?;
     if let (Some(family), Some(room)) = (&launch.family, room) {
         leave_room(&mut plan, family, room);
     }
     let job = |rest| Job { plan: &plan, rest, env: &launch.env, cwd: &launch.cwd };
-    if let Some((worker, lines)) = waiting {
+    if let Some(PooledWorker { worker, lines, .. }) = pooled {
         let _ = rustix::thread::set_name(crate::NAME);
         match worker.rest_of(&plan) {
             Some(rest) => {
@@ -204,33 +132,21 @@ fn fork(
     Ok((from_zygote(zygote, shape, &ends, cgroups)?, lines))
 }
 
-/// Forks a worker that waits, and has it build the view that its session will most likely have, and
-/// confine itself if it is known for what.
-fn make_wait(
+/// Forks a worker for the pool, and has it build the view that its session will most likely have.
+fn make_pooled(
     prepare: &Prepare,
     zygote: Option<OwnedFd>,
     hold: Hold,
-) -> Result<InWaiting, StartError> {
+) -> Result<PooledWorker, StartError> {
     let shape = serde_json::from_value(prepare.shape.clone())?;
     let zygote = zygote.ok_or(StartError::NoConnection)?;
     let (mut worker, lines) = fork(zygote.as_fd(), shape, hold, &prepare.cgroups)?;
     let cgroups = prepare.cgroups.clone();
-    let watch = Watch::ahead(&cgroups, prepare.bound.as_ref().map(|bound| &*bound.cwd));
+    let watch = Watch::unlimited(&cgroups);
     if let Some(plan) = &prepare.plan {
         worker.build(&serde_json::from_str(plan)?)?;
     }
-    let Some(bound) = prepare.bound.clone() else {
-        return Ok(InWaiting { worker: Stage::Open(worker), lines, cgroups, watch });
-    };
-    let plan = serde_json::from_str(&bound.plan)?;
-    let Some(rest) = worker.rest_of(&plan) else {
-        worker.end();
-        return Err(StartError::OtherView);
-    };
-    let job = Job { plan: &plan, rest: &rest, env: &bound.env, cwd: &bound.cwd };
-    let started = worker.give(&job)?;
-    let meter = Meter::of(started.pid);
-    Ok(InWaiting { worker: Stage::Bound { started, bound, meter }, lines, cgroups, watch })
+    Ok(PooledWorker { worker, lines, cgroups, watch })
 }
 
 fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
@@ -253,45 +169,42 @@ fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
 }
 
 impl Keeper {
-    /// Has a worker wait for a session. The node is told when it is in its cgroups; a keeper that
-    /// cannot have one is of no use.
+    /// Forks a pooled worker. The node is told when the worker is in its cgroups; a keeper whose worker
+    /// cannot be forked exits.
     pub(crate) fn prepare(&mut self, mut caller: Connection, prepare: &Prepare) {
-        if self.launch.is_some() || self.waiting.is_some() {
+        if self.launch.is_some() || self.pooled.is_some() {
             return;
         }
-        let _ = rustix::thread::set_name(WAITING_NAME);
+        let _ = rustix::thread::set_name(POOLED_NAME);
         let zygote = caller.take_passed();
         self.node = Some(caller);
         self.alone_since = None;
         let hold = self.held.hold();
-        let forked = make_wait(prepare, zygote, hold);
-        match forked {
-            Ok(waiting) => {
-                self.waiting = Some(waiting);
-                self.settle = Some(Instant::now() + SETTLE_AFTER);
+        match make_pooled(prepare, zygote, hold) {
+            Ok(pooled) => {
+                self.pooled = Some(pooled);
                 self.say_prepared();
             }
             Err(error) => {
-                complain!("keeper: no worker can wait: {error}");
+                complain!("keeper: a pooled worker cannot be forked: {error}");
                 self.clear(Then::Exit);
             }
         }
     }
 
-    /// Processes have ended: of the waiting worker's, or those that moved it.
-    pub(crate) fn note_waiting(&mut self, ended: &[(u32, String)]) {
-        let Some(InWaiting { worker, .. }) = &mut self.waiting else { return };
-        let (worker_pid, init, _) = worker.processes();
+    /// Processes have ended: the pooled worker, its init, or those that moved it into its cgroups.
+    pub(crate) fn note_pooled(&mut self, ended: &[(u32, String)]) {
+        let Some(PooledWorker { worker, .. }) = &mut self.pooled else { return };
         let mut broken = false;
         for (pid, how) in ended {
-            broken |= *pid == worker_pid || Some(*pid) == init;
-            if worker.joining().contains(pid) {
-                worker.joining().retain(|joining| joining != pid);
+            broken |= *pid == worker.pid || Some(*pid) == worker.init;
+            if worker.joining.contains(pid) {
+                worker.joining.retain(|joining| joining != pid);
                 broken |= how != "exit code 0";
             }
         }
         if broken {
-            complain!("keeper: a waiting worker ended");
+            complain!("keeper: a pooled worker ended");
             self.clear(Then::Exit);
         } else if !ended.is_empty() {
             self.say_prepared();
@@ -299,10 +212,7 @@ impl Keeper {
     }
 
     fn say_prepared(&mut self) {
-        let moved = self.waiting.as_ref().is_some_and(|waiting| {
-            let (_, _, joining) = waiting.worker.processes();
-            joining.is_empty()
-        });
+        let moved = self.pooled.as_ref().is_some_and(|pooled| pooled.worker.joining.is_empty());
         if moved && self.launch.is_none() {
             self.say(&FromKeeper::Prepared { pid: self.held.pid() });
         }

@@ -8,7 +8,7 @@ use windlass_protocol::event::{EventKind, TurnError};
 use windlass_protocol::frame::Frame;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, WORKER_HEADER_BYTES_MAX};
 use windlass_protocol::worker::{
-    FORKS, FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome, unknown_fields,
+    FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome, unknown_fields,
 };
 use windlass_protocol::{CallNo, Stream, TurnNo};
 
@@ -17,7 +17,7 @@ use crate::input::{Given, HeldInput};
 use crate::keeper::{Keeper, Stage};
 use crate::usage::Mark;
 use crate::watch;
-use crate::worker::PIPE_BYTES;
+use crate::worker::{PIPE_BYTES, SaidReady};
 
 /// The turn in flight, if there is one, and what was dropped around it.
 #[derive(Debug, Default)]
@@ -235,11 +235,7 @@ impl Keeper {
     fn take_first(&mut self, message: FromWorker) -> Result<(), String> {
         match message {
             FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities } => {
-                let forks = capabilities.iter().any(|capability| capability == FORKS);
-                if let Some(worker) = self.worker() {
-                    worker.forks = forks;
-                }
-                self.worker_is_ready(worker);
+                self.worker_is_ready(SaidReady::new(&worker, capabilities));
                 Ok(())
             }
             FromWorker::WorkerReady { protocol, .. } => {

@@ -8,7 +8,7 @@
 mod disk;
 mod processes;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -139,27 +139,21 @@ impl Schedule {
 impl Watch {
     /// Over a session's control groups and its workspace, as they are now.
     pub fn of(launch: &Launch) -> Self {
-        Self::ahead(&launch.cgroups, None).limited(launch)
+        Self::unlimited(&launch.cgroups).limited(launch)
     }
 
-    /// The same while it is not known for which session, nor perhaps in which workspace: nothing is
-    /// limited yet.
-    pub fn ahead(cgroups: &[PathBuf], workspace: Option<&Path>) -> Self {
+    /// Over the control groups of a pooled worker, whose session and workspace are not known yet.
+    pub fn unlimited(cgroups: &[PathBuf]) -> Self {
         let gauge = Gauge::open(cgroups);
         let (oom_kills, refused) = (gauge.oom_kills(), gauge.refused_processes());
-        let disk = workspace.map(Disk::of);
-        Self { gauge, disk, oom_kills, refused, ..Self::default() }
+        Self { gauge, oom_kills, refused, ..Self::default() }
     }
 
-    /// With a session's limits.
+    /// With a session's limits, in its workspace.
     pub fn limited(mut self, launch: &Launch) -> Self {
         self.limits = launch.limits;
         self.room = self.counted_memory();
-        let known = self.disk.take();
-        self.disk = launch
-            .limits
-            .disk_bytes
-            .map(|allowed| known.unwrap_or_else(|| Disk::of(&launch.cwd)).allowing(allowed));
+        self.disk = launch.limits.disk_bytes.map(|allowed| Disk::of(&launch.cwd).allowing(allowed));
         self
     }
 

@@ -19,7 +19,7 @@ use windlass_protocol::Stream;
 use windlass_protocol::event::StartedBy;
 use windlass_protocol::frame::{self, Decoder, EncodeError, Frame, FrameError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
-use windlass_protocol::worker::ToWorker;
+use windlass_protocol::worker::{CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, ToWorker};
 use windlass_sandbox::Started;
 
 use crate::usage::Meter;
@@ -33,6 +33,22 @@ pub(crate) const PIPE_BYTES: usize = 64 * 1024;
 /// What a pipe is made to hold once the worker has filled it: a flood then wakes us less often.
 const FLOOD_PIPE_BYTES: usize = 1024 * 1024;
 
+/// What a worker has said of itself.
+#[derive(Debug)]
+pub(crate) struct SaidReady {
+    pub worker: String,
+    pub capabilities: Vec<String>,
+}
+
+impl SaidReady {
+    /// What counts of a worker's words: the worker is not trusted to be brief.
+    pub fn new(worker: &str, mut capabilities: Vec<String>) -> Self {
+        capabilities.retain(|capability| capability.len() <= CAPABILITY_BYTES_MAX);
+        capabilities.truncate(CAPABILITIES_MAX);
+        Self { worker: worker.to_owned(), capabilities }
+    }
+}
+
 /// A started worker.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -43,7 +59,7 @@ pub(crate) struct Worker {
     pub joining: Vec<u32>,
     pub start: StartedBy,
     /// What it called itself when it said that it is ready, while it must still be moved.
-    pub said_ready: Option<String>,
+    pub said_ready: Option<SaidReady>,
     pub meter: Meter,
     /// It knows `fork`.
     pub forks: bool,

@@ -145,7 +145,7 @@ impl ServerHandler for Door {
             .with_description("Persistent, confined sessions of code");
         ServerConfig::new(capabilities)
             .with_server_info(about)
-            .with_instructions(schema::INSTRUCTIONS)
+            .with_instructions(schema::instructions())
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {

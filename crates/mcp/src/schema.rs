@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
+use windlass_protocol::kinds;
 
 pub(crate) const RUN: &str = "run";
 pub(crate) const CONTINUE: &str = "continue";
@@ -14,10 +15,14 @@ pub(crate) const SESSIONS: &str = "sessions";
 pub(crate) const READ_OUTPUT: &str = "read_output";
 
 /// What a client may put before the model, once.
-pub(crate) const INSTRUCTIONS: &str = "\
-Run Python here instead of starting interpreters: sessions persist between calls, are confined to \
-the project, and show plots as images. Leave `session` out to use the project's own; name another \
-one (like \"analysis\") for parallel work.";
+pub(crate) fn instructions() -> String {
+    format!(
+        "Run {} here instead of starting interpreters: sessions persist between calls, are confined to \
+         the project, and show plots as images. Leave `session` out to use the project's own; name \
+         another one (like \"analysis\") for parallel work.",
+        kinds::languages()
+    )
+}
 
 /// The tools, in the order in which they are of use.
 pub(crate) fn tools() -> &'static [Tool] {
@@ -31,14 +36,17 @@ fn run() -> Tool {
     tool(
         RUN,
         "Run code",
-        "Run Python code in a persistent session: variables, imports and files stay for the next \
-         call. The last expression's value is shown, as in a REPL; figures come as images. Code \
-         that takes longer than wait_seconds goes on in the background: use continue.",
+        &format!(
+            "Run {} code in a persistent session: variables, imports and files stay for the next \
+             call. The last expression's value is shown, as in a REPL; figures come as images. Code \
+             that takes longer than wait_seconds goes on in the background: use continue.",
+            kinds::languages()
+        ),
         json!({
             "type": "object",
             "properties": {
                 "code": {"type": "string", "description": "The code to run"},
-                "language": {"type": "string", "enum": ["python"], "default": "python"},
+                "language": language(),
                 "session": session(),
                 "wait_seconds": wait(),
                 "max_tokens": tokens(),
@@ -54,6 +62,11 @@ fn run() -> Tool {
             .open_world(true),
     )
     .with_meta(always_loaded())
+}
+
+fn language() -> Value {
+    let names: Vec<&str> = kinds::ALL.iter().map(|kind| kind.name).collect();
+    json!({"type": "string", "enum": names, "default": kinds::DEFAULT.name})
 }
 
 /// Claude Code shows a model the names of tools only, until it looks for one; this one is why the
@@ -238,12 +251,12 @@ fn tokens() -> Value {
 fn tool(
     name: &'static str,
     title: &str,
-    description: &'static str,
+    description: &str,
     input: Value,
     output: Value,
     annotations: ToolAnnotations,
 ) -> Tool {
-    Tool::new(name, description, object(input))
+    Tool::new(name, description.to_owned(), object(input))
         .with_title(title)
         .with_raw_output_schema(object(output))
         .with_annotations(annotations)

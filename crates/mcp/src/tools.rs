@@ -10,7 +10,7 @@ use rmcp::model::{
 use serde_json::{Value, json};
 use windlass_client::WhichSessions;
 use windlass_protocol::api::{CloseQuery, OutputQuery, SearchQuery, Session, TurnQuery};
-use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
+use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo, kinds};
 
 use crate::arguments::{self, output_bytes, wait_ms};
 use crate::call::Call;
@@ -64,8 +64,10 @@ async fn run(
     arguments: Result<arguments::Run, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
-    if let Some(language) = arguments.language.as_deref().filter(|language| *language != "python") {
-        return Err(Fault::Arguments(format!("language {language:?} is not there; python is")));
+    if let Some(language) = arguments.language.as_deref().filter(|name| kinds::find(name).is_none())
+    {
+        let there = kinds::names();
+        return Err(Fault::Arguments(format!("language {language:?} is not there; {there} is")));
     }
     let look = look(arguments.wait_seconds, arguments.max_tokens);
     follow::run(door, call, arguments.session.as_deref(), arguments.code, look).await

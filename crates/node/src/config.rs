@@ -154,7 +154,7 @@ impl Config {
         self.state_dir.join("workers")
     }
 
-    /// Where places are that were made before there was a session for them.
+    /// Where earlier releases made directories for pooled workers. Their sessions may still have them.
     pub(crate) fn places_dir(&self) -> PathBuf {
         self.state_dir.join("places")
     }

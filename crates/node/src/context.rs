@@ -15,22 +15,19 @@ use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::storage::{IndexStorage, StateStorage};
 use windlass_protocol::{Epoch, SessionId};
 use windlass_sandbox::cgroup::CgroupSupport;
-use windlass_sandbox::survey::homes;
-use windlass_sandbox::{Kept, Machine};
 
 use crate::bounds::Bounds;
+use crate::cgroups::SessionCgroups;
 use crate::config::Config;
 use crate::disk::{DiskState, SessionClaims};
-use crate::environments::Environments;
 use crate::files::Files;
-use crate::keepers::{self, Starting};
+use crate::keepers::Keepers;
 use crate::log;
 use crate::metrics::Metrics;
-use crate::nursery::Nursery;
 use crate::pieces::RecentPieces;
+use crate::placeholders::Placeholders;
+use crate::provision::{Parts, Provision};
 use crate::session::Handle;
-use crate::session::cgroups::SessionCgroups;
-use crate::session::placeholders::Placeholders;
 use crate::tools::Hub;
 use crate::tools::within::OpenWithin;
 use crate::trust::Trust;
@@ -38,7 +35,7 @@ use crate::workers::Workers;
 
 /// The node's shared state.
 pub(crate) struct Context {
-    pub config: Config,
+    pub config: Arc<Config>,
     pub journal: Journal,
     pub epoch: Epoch,
     pub started_at_ms: u64,
@@ -49,16 +46,11 @@ pub(crate) struct Context {
     pub bounds: Bounds,
     /// What followers of sessions were sent last.
     pub pieces: RecentPieces,
-    pub workers: Workers,
-    /// What the node may run itself.
-    pub trust: Arc<Trust>,
-    /// Which processes keepers were started as.
-    pub starting: Arc<Starting>,
-    /// What keepers are forked from.
-    pub nursery: Nursery,
+    pub workers: Arc<Workers>,
+    pub keepers: Arc<Keepers>,
     pub cgroups: Arc<SessionCgroups>,
-    /// For which interpreters workers are kept ready.
-    pub environments: Environments,
+    /// Gets workers for sessions.
+    pub provision: Arc<Provision>,
     /// Who offers which tools.
     pub tools: Hub,
     /// Which tool calls are open, and made within which others.
@@ -68,13 +60,7 @@ pub(crate) struct Context {
     /// What is known of the disk between looks at it.
     pub disk: DiskState,
     /// What stands at protected names that are missing.
-    pub placeholders: Placeholders,
-    /// Homes of the machine's users, and directories of programs on PATH.
-    pub homes: Vec<PathBuf>,
-    pub programs: Vec<PathBuf>,
-    machine: std::sync::OnceLock<Machine>,
-    /// What was last found around sessions.
-    pub surroundings: Kept,
+    pub placeholders: Arc<Placeholders>,
     /// For replies that wait.
     pub patience: Patience,
     sessions: Mutex<HashMap<SessionId, Slot>>,
@@ -108,13 +94,20 @@ impl Context {
         workers: Workers,
         trust: Arc<Trust>,
     ) -> Self {
+        let (config, workers) = (Arc::new(config), Arc::new(workers));
         let cgroups = Arc::new(SessionCgroups::new(CgroupSupport::detect(), &config.runtime_dir));
-        let environments = Environments::new(&config, trust.clone());
-        let starting = Arc::new(Starting::default());
-        let log = keepers::log_path(&config);
-        let placeholders =
-            Placeholders::new(config.placeholders_dir(), config.placeholders_stock());
-        let nursery = Nursery::new(config.program.clone(), log, starting.clone());
+        let keepers = Arc::new(Keepers::new(config.clone()));
+        let (records, stock) = (config.placeholders_dir(), config.placeholders_stock());
+        let placeholders = Arc::new(Placeholders::new(records, stock));
+        let provision = Arc::new(Provision::new(Parts {
+            config: config.clone(),
+            epoch,
+            trust,
+            workers: workers.clone(),
+            placeholders: placeholders.clone(),
+            keepers: keepers.clone(),
+            cgroups: cgroups.clone(),
+        }));
         Self {
             config,
             journal,
@@ -125,20 +118,14 @@ impl Context {
             bounds: Bounds::default(),
             pieces: RecentPieces::default(),
             workers,
-            trust,
             cgroups,
-            environments,
+            keepers,
+            provision,
             tools: Hub::default(),
             within: OpenWithin::default(),
             files: Files::default(),
             disk: DiskState::default(),
             placeholders,
-            homes: homes::homes(),
-            programs: homes::programs(),
-            machine: std::sync::OnceLock::new(),
-            surroundings: Kept::default(),
-            starting,
-            nursery,
             patience: Patience::default(),
             sessions: Mutex::default(),
             made: Notify::new(),
@@ -175,7 +162,7 @@ impl Context {
     }
 
     pub fn forget(&self, id: &SessionId) {
-        self.starting.forget(id);
+        self.keepers.starting.forget(id);
         self.tools.forget(id);
         let mut sessions = self.lock();
         sessions.remove(id);
@@ -229,11 +216,6 @@ impl Context {
 
     pub fn session_count(&self) -> usize {
         self.lock().values().filter(|slot| !matches!(slot, Slot::Clearing)).count()
-    }
-
-    /// What this machine can enforce: found out when it is first asked for, by trying.
-    pub fn machine(&self) -> &Machine {
-        self.machine.get_or_init(|| Machine::with_cgroups(self.cgroups.support().clone()))
     }
 
     /// Whether the node leaves its sessions to the next one. From then on it cannot tell a session

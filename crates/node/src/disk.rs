@@ -29,7 +29,7 @@ use crate::clock::now_ms;
 use crate::config::Config;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::session::fork::rooms;
+use crate::session_dirs;
 
 /// How long one look at everything may take.
 const LOOK_TIME: Duration = Duration::from_secs(60);
@@ -67,8 +67,6 @@ pub(crate) struct DiskGround<'a> {
     pub claims: &'a dyn SessionClaims,
     /// The worker programs of this release.
     pub programs: Vec<PathBuf>,
-    /// How names of directories begin that this node keeps ready.
-    pub ready_prefix: String,
 }
 
 /// What the node remembers of its disk between rounds.
@@ -129,10 +127,10 @@ pub(crate) async fn keep_house(context: &Arc<Context>) {
 /// A session has ended: removes what its family's directory has for nobody any more. `room` is the
 /// session's first.
 pub(crate) fn settle(context: &Context, room: &Path) {
-    let Some((root, _)) = rooms::root_of(&context.config, room) else { return };
+    let Some((root, _)) = session_dirs::root_of(&context.config, room) else { return };
     // Most sessions were never forked, and their room is gone by now.
     let family = if root.starts_with(context.config.places_dir()) { room } else { &root };
-    if !rooms::is_there(&context.config, family) {
+    if !session_dirs::is_there(&context.config, family) {
         return;
     }
     let mut removal = Removal::new(PruneMode::Remove, LOOK_TIME);
@@ -154,7 +152,6 @@ fn ground(context: &Context) -> DiskGround<'_> {
         journal: &context.journal,
         claims: context,
         programs: context.workers.programs(),
-        ready_prefix: format!("{}-", context.epoch.0),
     }
 }
 

@@ -45,6 +45,12 @@ impl Failure {
         })
     }
 
+    /// Something that nobody expects.
+    pub fn internal(message: &str) -> Self {
+        tracing::error!(message);
+        Self::new(ErrorCode::Internal, message)
+    }
+
     /// A session could not be made since its keeper could not be reached. One that is gone again was killed, or
     /// the machine was short of something: the same request may well succeed.
     pub fn of_keeper(session: &SessionId, error: &io::Error) -> Self {

@@ -7,12 +7,12 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod bounds;
+mod cgroups;
 mod clock;
 mod config;
 mod context;
 mod disk;
 mod egress;
-mod environments;
 pub mod failure;
 mod files;
 pub mod http;
@@ -23,8 +23,11 @@ mod metrics;
 mod nursery;
 mod passing;
 mod pieces;
+mod placeholders;
+mod provision;
 mod run;
 mod session;
+mod session_dirs;
 mod tools;
 mod trust;
 mod workers;

@@ -21,11 +21,11 @@ use crate::context::Context;
 use crate::http::{self, Listener, TcpGate};
 use crate::instance::{Claim, ClaimError};
 use crate::session::Request;
+use crate::session::roots;
 use crate::session::take_over::take_over;
-use crate::session::{fork::rooms, roots};
 use crate::trust::Trust;
 use crate::workers::Workers;
-use crate::{disk, egress, environments, keepers};
+use crate::{disk, egress, keepers, provision, session_dirs};
 
 /// How long the cgroups of what has ended may take to be empty.
 const STOP_CGROUPS: Duration = Duration::from_secs(2);
@@ -73,19 +73,20 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     let journal = Journal::open(&config.state_dir, JournalOptions::default())?;
     // Paths that are recorded have no links, so that a link on one of them is known to be planted.
     config.state_dir = config.state_dir.canonicalize().map_err(failed("find its state"))?;
-    rooms::sweep_staging(&config);
+    session_dirs::sweep_staging(&config);
     let epoch = journal.next_epoch().map_err(failed("take an epoch"))?;
     let earlier = || roots::of_journal(&journal);
     let trust = Arc::new(Trust::open(&config.state_dir, config.written_dirs(), earlier));
     let workers = Workers::prepare(&config.state_dir, trust.clone(), config.named_interpreters())
         .map_err(failed("lay out the workers"))?;
     let context = Arc::new(Context::new(config, tcp, journal, epoch, workers, trust));
-    tokio::spawn(keepers::reap(context.clone(), retry_cgroups));
+    let reaped = context.clone();
+    tokio::spawn(context.keepers.clone().reap(move || retry_cgroups(&reaped)));
     take_over_all(&context).await;
     context.cgroups.sweep(|id| SessionId::parse(id).is_ok_and(|id| context.knows(&id)));
     tokio::spawn(context.cgroups.clone().tend());
     context.placeholders.take_over(|id| context.knows(id));
-    tokio::spawn(environments::tend(context.clone()));
+    tokio::spawn(provision::tend(context.provision.clone()));
     tokio::spawn(egress::serve(passing, descriptors, context.clone()));
     http::serve(listeners, descriptors, doors, &context);
     ready();
@@ -93,7 +94,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     let sessions = until_stopped(&context).await.map_err(failed("listen to signals"))?;
     tracing::info!(?sessions, "the node stops");
     claim.release();
-    context.environments.put_away();
+    context.provision.clone().shut_down().await;
     leave_sessions(&context, sessions).await;
     remove_cgroups(&context).await;
     // Those who do not take their end in are cut off.

@@ -1,34 +1,51 @@
-//! The kinds of worker a node can start, and what each needs: its program's files, which the node
-//! carries inside itself, and its command line and environment.
+//! The kinds of worker a node can start, and how each is launched: its program's files, which the node
+//! carries inside itself, its command line and its environment.
 
 mod environment;
 mod files;
 mod python;
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use windlass_protocol::ErrorCode;
 use windlass_protocol::api::CreateSession;
-use windlass_protocol::{ErrorCode, SessionId};
-use windlass_sandbox::beneath::Directory;
+use windlass_protocol::event::StartedBy;
+use windlass_protocol::kinds::{self, WorkerKind};
 
-use crate::config::Config;
 use crate::failure::Failure;
-use crate::session::fork::rooms;
-use crate::trust::{Places, Trust, way};
+use crate::trust::{Places, Trust};
+
+/// How workers of one kind are launched.
+pub(crate) trait Launcher: Debug + Send + Sync {
+    fn kind(&self) -> &'static WorkerKind;
+
+    /// How to start what `wanted` asks for, in `workspace`. May run a program to find out.
+    fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure>;
+
+    /// The interpreter by the name that the user gave it. May run a program to find out.
+    fn named_interpreter(&self, named: &str) -> Result<PathBuf, Failure>;
+
+    /// How to start a zygote of that interpreter; a failure says why the node does not run it.
+    fn zygote(&self, interpreter: &Path, preload: &[String]) -> Result<ZygoteRecipe, Failure>;
+
+    /// The directory of this release's worker program.
+    fn program(&self) -> &Path;
+}
 
 /// The workers this node can start.
+#[derive(Debug)]
 pub(crate) struct Workers {
-    python: python::Python,
+    launchers: Vec<Box<dyn Launcher>>,
 }
 
 /// How to start a session's worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Recipe {
-    /// `python`.
-    pub kind: &'static str,
+    pub kind: &'static WorkerKind,
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
     /// The program that runs it.
@@ -42,10 +59,13 @@ pub(crate) struct Recipe {
 }
 
 /// How to start a zygote.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct ZygoteRecipe {
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
+    /// Whether the interpreter or its libraries read a variable when they start: a worker that is forked
+    /// has the zygote's.
+    pub reads_at_start: fn(&str) -> bool,
     /// What it is made of, besides what it says itself.
     pub places: Vec<PathBuf>,
     /// Where it takes code from: no session could write there when this was made.
@@ -57,80 +77,31 @@ impl Workers {
     /// the user has named.
     pub fn prepare(state_dir: &Path, trust: Arc<Trust>, named: Vec<String>) -> io::Result<Self> {
         let python = python::Python::prepare(&state_dir.join("workers"), trust, named)?;
-        Ok(Self { python })
+        Ok(Self { launchers: vec![Box::new(python)] })
     }
 
-    /// The interpreter of an environment that the user named. May run a program to find out.
-    pub fn named_interpreter(&self, named: &str) -> Result<PathBuf, Failure> {
-        self.python.named(named)
+    /// The launcher of environments that the user named: of the first kind that has zygotes.
+    pub fn of_environments(&self) -> Option<&dyn Launcher> {
+        let launchers = self.launchers.iter().map(|launcher| &**launcher);
+        launchers.into_iter().find(|launcher| launcher.kind().starts_by(StartedBy::Zygote))
     }
 
     /// The directories of this release's worker programs.
     pub fn programs(&self) -> Vec<PathBuf> {
-        vec![self.python.program().to_owned()]
-    }
-
-    /// How to start a zygote of that interpreter; a failure says why the node does not run it.
-    pub fn zygote(&self, interpreter: &Path, preload: &[String]) -> Result<ZygoteRecipe, Failure> {
-        self.python.zygote(interpreter, preload)
+        self.launchers.iter().map(|launcher| launcher.program().to_owned()).collect()
     }
 
     /// How to start what `wanted` asks for, in `workspace`. May run a program to find out, so it
     /// must not be called where waiting hurts.
     pub fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
-        match wanted.worker.as_deref().unwrap_or("python") {
-            "python" => self.python.recipe(wanted, workspace),
-            other => Err(Failure::new(
-                ErrorCode::BadRequest,
-                format!("there is no worker {other:?}; this release has: python"),
-            )),
+        let name = wanted.worker.as_deref().unwrap_or(kinds::DEFAULT.name);
+        match self.launchers.iter().find(|launcher| launcher.kind().name == name) {
+            Some(launcher) => launcher.recipe(wanted, workspace),
+            None => {
+                let message =
+                    format!("there is no worker {name:?}; this release has: {}", kinds::names());
+                Err(Failure::new(ErrorCode::BadRequest, message))
+            }
         }
     }
-}
-
-/// Where a client's workspace really is. A link on the way must not be one that a session could have
-/// put there: it would choose the directory in which the next session works. The path is resolved once,
-/// so a link that is swapped meanwhile is not followed.
-fn real_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
-    let refused =
-        |why: String| Failure::new(ErrorCode::BadRequest, format!("the workspace {named:?} {why}"));
-    let unusable = |error: &(dyn std::error::Error + 'static)| {
-        Failure::of_machine(format_args!("cannot open the workspace {named:?}"), error)
-            .unwrap_or_else(|| refused(format!("is not a directory: {error}")))
-    };
-    let way = way::resolve(Path::new(named)).map_err(|error| unusable(&error))?;
-    let places = Places { directories: way.with_links, ..Places::default() };
-    if let Err(why) = trust.check(&places) {
-        let real = way.real.display();
-        return Err(refused(format!(
-            "leads through a link: {why}; name the directory itself, {real}"
-        )));
-    }
-    Directory::recorded(&way.real).map_err(|error| unusable(&error))?;
-    if way.real.to_str().is_none() {
-        return Err(refused(format!("is {}, whose path is not UTF-8", way.real.display())));
-    }
-    Ok(way.real)
-}
-
-/// The workspace of a new session: the client's directory, or a fresh one of its own. Its path is
-/// recorded without links, so that a link that is on it later is known to have been put there since.
-pub(crate) fn workspace(
-    wanted: &CreateSession,
-    config: &Config,
-    id: &SessionId,
-    trust: &Trust,
-) -> Result<PathBuf, Failure> {
-    let Some(named) = &wanted.workspace else {
-        let fresh = config.workspace_of(id);
-        let made = rooms::state(config)
-            .and_then(|state| state.make_directory(rooms::inside(config, &fresh)?, 0o755));
-        made.map_err(|error| Failure::while_making("cannot create a workspace", &error))?;
-        return Ok(fresh);
-    };
-    if !Path::new(named).is_absolute() {
-        let message = format!("the workspace {named:?} is not an absolute path");
-        return Err(Failure::new(ErrorCode::BadRequest, message));
-    }
-    real_workspace(named, trust)
 }

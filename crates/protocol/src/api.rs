@@ -150,6 +150,9 @@ pub struct Session {
     pub state: SessionState,
     /// What the worker calls itself; empty until it is up.
     pub worker: String,
+    /// Which kind of worker it has.
+    #[serde(default)]
+    pub kind: String,
     pub workspace: String,
     pub created_at_ms: u64,
     /// The running turn.
@@ -172,6 +175,10 @@ pub struct Session {
     /// How the worker was started, once it is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_by: Option<StartedBy>,
+    /// What the worker can do, as it says: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent until
+    /// it is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
     /// What its code may touch.

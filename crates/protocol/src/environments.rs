@@ -4,6 +4,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::event::StartedBy;
+use crate::kinds::{self, WorkerKind};
+
 /// The version of the file.
 pub const FILE_VERSION: u32 = 1;
 
@@ -82,10 +85,16 @@ impl EnvironmentsFile {
         Ok(file)
     }
 
-    /// What there is without a file: Python, and nothing but its standard library.
+    /// What there is without a file: the usual interpreter of each kind whose workers can be forked from a
+    /// zygote, and nothing but its standard library.
     pub fn usual() -> Vec<EnvironmentEntry> {
-        let interpreter = "python3".to_owned();
-        vec![EnvironmentEntry { interpreter, preload: Vec::new(), pool: None }]
+        let forked = kinds::ALL.iter().filter(|kind| kind.starts_by(StartedBy::Zygote));
+        let entry = |kind: &WorkerKind| EnvironmentEntry {
+            interpreter: kind.interpreter.to_owned(),
+            preload: Vec::new(),
+            pool: None,
+        };
+        forked.map(entry).collect()
     }
 }
 

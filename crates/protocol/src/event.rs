@@ -108,6 +108,9 @@ pub enum EventKind {
         restarts: u32,
         #[serde(default, skip_serializing_if = "StartedBy::is_exec")]
         start: StartedBy,
+        /// What it can do, as it says. Absent in events of earlier releases.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        capabilities: Option<Vec<String>>,
     },
     /// A worker was started in its sandbox, which has tested itself.
     Confined(Confinement),

@@ -21,6 +21,7 @@ pub mod frame;
 pub mod held;
 pub mod host;
 pub mod ids;
+pub mod kinds;
 pub mod limits;
 pub mod link;
 pub mod nursery;

@@ -278,10 +278,6 @@ pub struct Launch {
     /// The worker's whole environment.
     pub env: Vec<(String, String)>,
     pub cwd: PathBuf,
-    /// The worker that waits is confined for this launch: plan and environment are those of its
-    /// [`Bound`], and are not said again.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub bound: bool,
     /// How long the keeper stays without a node.
     pub node_grace_ms: u64,
     /// How long a worker may take to say `worker_ready`.
@@ -320,16 +316,5 @@ pub struct Prepare {
     /// The plan whose view it builds while it waits, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// What it is then confined for at once, where that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bound: Option<Bound>,
     pub cgroups: Vec<PathBuf>,
-}
-
-/// What a launch must have in common with what a waiting worker was confined for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bound {
-    pub plan: String,
-    pub env: Vec<(String, String)>,
-    pub cwd: PathBuf,
 }

@@ -73,15 +73,13 @@ impl Joiner {
 mod tests {
     use super::*;
     use crate::frame::Decoder;
-    use crate::link::{Bound, LINK, Prepare};
+    use crate::link::{LINK, Prepare};
     use crate::{Epoch, LinkSeq};
 
     fn prepare(plan_bytes: usize) -> ToKeeper {
-        let bound = Bound { plan: "p".repeat(plan_bytes), env: Vec::new(), cwd: "/w".into() };
         ToKeeper::Prepare(Box::new(Prepare {
             shape: serde_json::json!({}),
-            plan: None,
-            bound: Some(bound),
+            plan: Some("p".repeat(plan_bytes)),
             cgroups: Vec::new(),
         }))
     }

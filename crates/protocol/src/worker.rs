@@ -19,6 +19,10 @@ pub const FD_VARIABLE: &str = "WINDLASS_FD";
 /// The capability of a worker that knows `fork`.
 pub const FORKS: &str = "fork";
 
+/// Capabilities of one worker that count, and the bytes of each.
+pub const CAPABILITIES_MAX: usize = 16;
+pub const CAPABILITY_BYTES_MAX: usize = 32;
+
 /// Keeper to worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]

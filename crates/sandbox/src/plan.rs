@@ -2,8 +2,8 @@
 //! amounts to here. Pure: what the machine and its files are like comes in as [`Machine`] and
 //! [`Place`], so the same input gives the same plan.
 
-pub mod ahead;
 pub mod apart;
+pub mod base;
 mod canaries;
 mod controls;
 mod path_text;

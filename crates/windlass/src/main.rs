@@ -20,10 +20,10 @@ mod node_access;
 mod outlook;
 mod output_bytes;
 mod policy_options;
-mod python_input;
 mod size;
 mod storage_notes;
 mod terminal;
+mod typed_input;
 mod workspace;
 
 fn main() -> ExitCode {

@@ -509,6 +509,8 @@ export interface EventItemWorkerReady {
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
+  /** What it can do, as it says. Absent in events of earlier releases. */
+  capabilities?: string[] | null;
   kind: "worker_ready";
   /** The keeper's own number for it; absent for what the node says itself. */
   link?: LinkSeq | null;
@@ -819,6 +821,8 @@ export type Seq = number;
 
 /** A session as it is now. */
 export interface Session {
+  /** What the worker can do, as it says: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent until it is up. */
+  capabilities?: string[] | null;
   /** How the policy is enforced, once a worker was started under it. */
   confinement?: Confinement | null;
   created_at_ms: number;
@@ -833,6 +837,8 @@ export interface Session {
   idle_s?: number | null;
   /** The keeper's process. */
   keeper_pid?: number | null;
+  /** Which kind of worker it has. */
+  kind?: string;
   /** Worker messages that were not understood or came for another turn. */
   messages_dropped: number;
   /** Output bytes produced so far. */

@@ -12,10 +12,6 @@ use crate::start::StartNode;
 /// for each, until the node's retention removes it.
 const KEPT: [&str; 2] = ["sessions", "workspaces"];
 
-/// The same for sessions whose worker was confined before they were asked for: the workspace is in the
-/// place that was made for it.
-const PLACES: &str = "places";
-
 const KIB_PER_MIB: f64 = 1024.0;
 
 /// Where to look.
@@ -43,7 +39,6 @@ pub struct Census {
     /// Below the node's directories, without what is kept.
     pub files: usize,
     pub kept: usize,
-    pub places: usize,
     pub node_mib: f64,
     /// Shared pages by their share.
     pub other_mib: f64,
@@ -64,7 +59,7 @@ impl Place {
         let others = &all[1..];
         let descriptors = |pid: &u32| processes::descriptors(*pid).unwrap_or_default();
         let kept = |name: &str| fs::read_dir(self.state.join(name)).map_or(0, Iterator::count);
-        let without = KEPT.iter().chain([&PLACES]).map(|name| self.state.join(name));
+        let without = KEPT.iter().map(|name| self.state.join(name));
         let without: Vec<PathBuf> = without.collect();
         Census {
             processes: all.len(),
@@ -78,7 +73,6 @@ impl Place {
             mounts: machine::mounts(&all),
             files: files_below(&self.base, &without),
             kept: KEPT.iter().map(|name| kept(name)).sum(),
-            places: kept(PLACES),
             node_mib: processes::rss_bytes(self.node).unwrap_or_default() as f64
                 / (KIB_PER_MIB * KIB_PER_MIB),
             // One may have ended since it was listed; then it takes nothing.

@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use windlass_client::Client;
 use windlass_protocol::api::{CloseQuery, CreateSession, StopSessions, SubmitTurn};
+use windlass_protocol::policy::{Network, PolicyRequest, Preset};
 use windlass_testkit::processes;
 
 use self::census::{Census, Place};
@@ -54,6 +56,12 @@ pub struct Args {
     /// How they start
     #[arg(long, value_enum, default_value_t = StartBy::Pool)]
     start: StartBy,
+    /// Sessions over three policies, in directories of their clients
+    #[arg(long)]
+    mixed: bool,
+    /// How many are asked for in a second; without it, as many as there can be
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    per_second: Option<u32>,
     /// One JSON object instead of the table
     #[arg(long)]
     json: bool,
@@ -61,7 +69,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<Verdict> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(soak(usize::try_from(args.count)?, args.start))?;
+    let report = runtime.block_on(soak(usize::try_from(args.count)?, args))?;
     match args.json {
         true => println!("{}", serde_json::to_string(&report)?),
         false => println!("{}", report.table()),
@@ -69,16 +77,19 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(if report.leaks() { Verdict::Bad } else { Verdict::Good })
 }
 
-async fn soak(count: usize, start: StartBy) -> Result<Report> {
+async fn soak(count: usize, args: &Args) -> Result<Report> {
+    let start = args.start;
     let environment = Environment::bare(windlass_testkit::python());
     let mut node = StartNode::start(workspace::windlass()?, start, environment).await?;
     let cgroup_prefix = cgroup_prefix(&node).await?;
-    churn(&node, WARM_UP).await?;
+    let (kinds, _directories) = kinds(&node, args.mixed)?;
+    churn(&node, WARM_UP, &kinds, None).await?;
     let place = Place::of(&node, cgroup_prefix.clone());
     let before = still(&node, &place).await?;
     eprintln!("{count} sessions by {}, {AT_ONCE} at a time", start.as_str());
     let began = Instant::now();
-    let started = churn(&node, count).await?;
+    let pause = args.per_second.map(|asked| Duration::from_secs(1) / asked);
+    let started = churn(&node, count, &kinds, pause).await?;
     let seconds = began.elapsed().as_secs_f64();
     let rows = settled(&node, &place, &before, count).await?;
     let left = after_the_end(&mut node, cgroup_prefix.as_deref()).await?;
@@ -98,16 +109,24 @@ async fn cgroup_prefix(node: &StartNode) -> Result<Option<String>> {
 }
 
 /// Creates and closes so many sessions; gives how they say that they were started.
-async fn churn(node: &StartNode, count: usize) -> Result<BTreeMap<String, usize>> {
+async fn churn(
+    node: &StartNode,
+    count: usize,
+    kinds: &[CreateSession],
+    pause: Option<Duration>,
+) -> Result<BTreeMap<String, usize>> {
     let next = Arc::new(AtomicUsize::new(0));
+    let began = Instant::now();
     let mut lanes = JoinSet::new();
     for _ in 0..AT_ONCE.min(count) {
         let lane = Lane {
             client: node.node.client().await?,
             door: node.door().await?,
-            wanted: wanted(node),
+            kinds: kinds.to_vec(),
             next: Arc::clone(&next),
             count,
+            began,
+            pause,
         };
         lanes.spawn(lane.run());
     }
@@ -136,13 +155,38 @@ fn wanted(node: &StartNode) -> CreateSession {
     }
 }
 
+/// What sessions are asked for, one after the other, and the directories of their clients.
+fn kinds(node: &StartNode, mixed: bool) -> Result<(Vec<CreateSession>, Vec<TempDir>)> {
+    if !mixed {
+        return Ok((vec![wanted(node)], Vec::new()));
+    }
+    let policies = [
+        PolicyRequest::default(),
+        PolicyRequest { preset: Some(Preset::ReadOnly), ..PolicyRequest::default() },
+        PolicyRequest { network: Some(Network::Open), ..PolicyRequest::default() },
+    ];
+    let directories: Vec<TempDir> = (0..AT_ONCE)
+        .map(|_| tempfile::tempdir_in(node.node.base()))
+        .collect::<std::io::Result<_>>()?;
+    let kind = |(directory, policy): (&TempDir, &PolicyRequest)| CreateSession {
+        workspace: Some(directory.path().display().to_string()),
+        policy: Some(policy.clone()),
+        ..wanted(node)
+    };
+    let all = directories.iter().flat_map(|place| policies.iter().map(move |one| (place, one)));
+    Ok((all.map(kind).collect(), directories))
+}
+
 /// One of those that create and close, one session after the other.
 struct Lane {
     client: Client,
     door: Door,
-    wanted: CreateSession,
+    kinds: Vec<CreateSession>,
     next: Arc<AtomicUsize>,
     count: usize,
+    began: Instant,
+    /// Between two sessions of all lanes.
+    pause: Option<Duration>,
 }
 
 impl Lane {
@@ -154,7 +198,11 @@ impl Lane {
             if number >= self.count {
                 return Ok(started);
             }
-            let one = self.one().await;
+            if let Some(pause) = self.pause {
+                let due = self.began + pause * u32::try_from(number)?;
+                tokio::time::sleep_until(due.into()).await;
+            }
+            let one = self.one(number).await;
             started.push(one.with_context(|| format!("session number {number}"))?);
             let said_every = (self.count / SAID_PARTS).max(1);
             if self.count > WARM_UP && (number + 1).is_multiple_of(said_every) {
@@ -163,8 +211,9 @@ impl Lane {
         }
     }
 
-    async fn one(&mut self) -> Result<String> {
-        let created = self.client.create_session(&self.wanted).await?;
+    async fn one(&mut self, number: usize) -> Result<String> {
+        let wanted = &self.kinds[number % self.kinds.len()];
+        let created = self.client.create_session(wanted).await?;
         let answer = created.turn.context("no first turn")?;
         ensure!(answer.output.text == "2\n", "the turn answered {:?}", answer.output.text);
         let by = self.door.started_by(&created.session.id).await?;

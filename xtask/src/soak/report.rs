@@ -68,7 +68,6 @@ pub fn compare(before: &Census, after: &Census, sessions: usize) -> Vec<Row> {
         none("mounts", before.mounts, after.mounts),
         none("files", before.files, after.files),
         count("kept directories", before.kept, after.kept, KEPT_PER_SESSION * sessions),
-        count("kept places", before.places, after.places, sessions),
         mib("MiB of the node", before.node_mib, after.node_mib, node_growth),
         mib("MiB of others", before.other_mib, after.other_mib, OTHER_GROWTH_MIB),
     ]
@@ -134,7 +133,6 @@ mod tests {
         mounts: 20,
         files: 40,
         kept: 128,
-        places: 2,
         node_mib: 20.0,
         other_mib: 0.0,
     };
@@ -150,10 +148,9 @@ mod tests {
         assert_eq!(leaks(&Census { kept: 328, node_mib: 30.0, ..BEFORE }), [""; 0]);
         assert_eq!(leaks(&Census { zombies: 1, ..BEFORE }), ["zombies"]);
         assert_eq!(
-            leaks(&Census { kept: 329, files: 41, places: 103, ..BEFORE }),
-            ["files", "kept directories", "kept places"]
+            leaks(&Census { kept: 329, files: 41, ..BEFORE }),
+            ["files", "kept directories"]
         );
-        assert_eq!(leaks(&Census { places: 102, ..BEFORE }), [""; 0]);
         assert_eq!(leaks(&Census { node_mib: 37.0, ..BEFORE }), ["MiB of the node"]);
     }
 

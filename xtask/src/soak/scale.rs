@@ -80,7 +80,7 @@ async fn counts(args: &Args) -> Result<Vec<Census>> {
 type Count = fn(&Census) -> f64;
 
 fn lines(counts: &[Census]) -> Vec<Line> {
-    let named: [(&str, Count); 13] = [
+    let named: [(&str, Count); 12] = [
         ("processes", |census| census.processes as f64),
         ("threads of the node", |census| census.node_threads as f64),
         ("threads of others", |census| census.other_threads as f64),
@@ -91,7 +91,6 @@ fn lines(counts: &[Census]) -> Vec<Line> {
         ("mounts", |census| census.mounts as f64),
         ("files", |census| census.files as f64),
         ("kept directories", |census| census.kept as f64),
-        ("kept places", |census| census.places as f64),
         ("MiB of the node", |census| census.node_mib),
         ("MiB of others", |census| census.other_mib),
     ];

@@ -242,6 +242,7 @@ fn records(event: Event, effects: &[Effect]) -> Vec<(Option<TurnNo>, EventKind)>
                 pid: 1,
                 restarts: 0,
                 start: StartedBy::Exec,
+                capabilities: None,
             };
             Some((None, ready))
         }

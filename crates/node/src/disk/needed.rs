@@ -15,8 +15,8 @@ use windlass_protocol::{SessionId, family};
 use windlass_sandbox::beneath::TreeMeter;
 
 use super::DiskGround;
-use crate::session::fork::rooms;
 use crate::session::start::original_of;
+use crate::session_dirs;
 
 /// How many generations of originals are looked up for one twin. Where the kernel keeps twins apart, a family has at
 /// most 16: each fork adds a Landlock layer.
@@ -43,18 +43,18 @@ impl Picture {
         // Rooms first: a twin that comes to live meanwhile has its link already. A family in which
         // nobody lives now stays so, since only a living session is forked.
         let rooms = ground.claims.rooms();
-        let links = rooms::links(config).ok()?;
+        let links = session_dirs::links(config).ok()?;
         let known = links.iter().filter(|(id, _)| ground.claims.knows(id));
         let mut living: HashMap<PathBuf, Vec<PathBuf>> = HashMap::new();
         for path in rooms.into_iter().chain(known.map(|(_, path)| path.clone())) {
-            if let Some((root, _)) = rooms::root_of(config, &path) {
+            if let Some((root, _)) = session_dirs::root_of(config, &path) {
                 living.entry(root).or_default().push(path);
             }
         }
         let mut families: HashMap<SessionId, Vec<PathBuf>> = HashMap::new();
         for name in names(ground, &config.rooms_dir()) {
             let directory = config.rooms_dir().join(name);
-            if let Some((_, Some(id))) = rooms::root_of(config, &directory) {
+            if let Some((_, Some(id))) = session_dirs::root_of(config, &directory) {
                 families.entry(id).or_default().push(directory);
             }
         }
@@ -78,7 +78,7 @@ impl Picture {
 
     /// Whether somebody lives at a path of a family, or beneath it.
     pub fn lives_in(&self, ground: &DiskGround<'_>, path: &Path) -> bool {
-        let Some((root, _)) = rooms::root_of(ground.config, path) else { return true };
+        let Some((root, _)) = session_dirs::root_of(ground.config, path) else { return true };
         let living = self.living.get(&root);
         living.is_some_and(|living| living.iter().any(|one| one.starts_with(path)))
     }
@@ -137,25 +137,30 @@ fn is_given_up(reason: EndReason) -> bool {
 
 /// The place of the twin whose copy is at that path, if it is a copy.
 pub(super) fn place_of_copy(ground: &DiskGround<'_>, copy: &Path) -> Option<PathBuf> {
-    rooms::root_of(ground.config, copy)?;
+    session_dirs::root_of(ground.config, copy)?;
     let place = copy.parent()?;
     let room = place.parent()?;
     (family::workspace(room) == copy).then(|| place.to_owned())
 }
 
-/// A directory that was made before its session, and the room in it.
+/// A directory that an earlier release made for a pooled worker, and the room in it.
 pub(super) fn ready_made(ground: &DiskGround<'_>, path: &Path) -> Option<(PathBuf, PathBuf)> {
-    let (root, _) = rooms::root_of(ground.config, path)?;
+    let (root, _) = session_dirs::root_of(ground.config, path)?;
     let is_ready_made = root.starts_with(ground.config.places_dir());
-    is_ready_made.then(|| (root.clone(), crate::session::places::room_in(&root)))
+    is_ready_made.then(|| (root.clone(), room_in(&root)))
+}
+
+/// The room for twins in one of the directories that an earlier release made for pooled workers.
+pub(super) fn room_in(directory: &Path) -> PathBuf {
+    directory.join("room")
 }
 
 /// Names in one of the node's directories. One that is not there has none.
 pub(super) fn names(ground: &DiskGround<'_>, directory: &Path) -> Vec<OsString> {
-    let state = rooms::state(ground.config);
+    let state = session_dirs::state(ground.config);
     let names = match directory == ground.config.state_dir {
         true => state.and_then(|state| state.names()),
-        false => rooms::inside(ground.config, directory)
+        false => session_dirs::inside(ground.config, directory)
             .and_then(|below| state?.directory(below)?.names()),
     };
     names.unwrap_or_default()
@@ -168,10 +173,10 @@ pub(super) fn workspace_bytes(
     meter: &mut TreeMeter,
 ) -> u64 {
     let own = ground.config.workspace_of(id);
-    let Ok(state) = rooms::state(ground.config) else { return 0 };
-    let linked = rooms::inside(ground.config, &own).and_then(|own| state.read_link(own));
+    let Ok(state) = session_dirs::state(ground.config) else { return 0 };
+    let linked = session_dirs::inside(ground.config, &own).and_then(|own| state.read_link(own));
     let path = linked.unwrap_or(own);
     let measured =
-        rooms::inside(ground.config, &path).and_then(|path| state.measure_tree(path, meter));
+        session_dirs::inside(ground.config, &path).and_then(|path| state.measure_tree(path, meter));
     measured.map_or(0, |measured| measured.bytes)
 }

@@ -12,7 +12,7 @@ use windlass_sandbox::beneath::{LinkedFiles, TreeMeter, Whole};
 
 use super::needed::{Picture, names, place_of_copy, ready_made};
 use super::{DiskGround, ENTRIES_MAX};
-use crate::session::fork::rooms;
+use crate::session_dirs;
 
 /// Failures that one answer names.
 const FAILED_MAX: usize = 100;
@@ -96,7 +96,7 @@ impl Removal {
     /// Removes the directory of a family none of whose sessions is live or was lost.
     fn family(&mut self, ground: &DiskGround<'_>, picture: &Picture, root: &Path) {
         // The directory's name is the first session's id; ready-made ones are known by their links.
-        let first = rooms::root_of(ground.config, root).and_then(|(_, first)| first);
+        let first = session_dirs::root_of(ground.config, root).and_then(|(_, first)| first);
         if picture.needs(ground, root) || first.as_ref().is_some_and(|id| !ground.claims.claim(id))
         {
             return;
@@ -214,17 +214,15 @@ impl Removal {
         }
     }
 
-    /// Directories that an earlier node kept ready, and that no session has.
+    /// Directories that an earlier release made for pooled workers, and that no session has.
     fn ready_made(&mut self, ground: &DiskGround<'_>, picture: &Picture) {
         let all = ground.config.places_dir();
         let roots =
-            picture.links.iter().filter_map(|(_, path)| rooms::root_of(ground.config, path));
+            picture.links.iter().filter_map(|(_, path)| session_dirs::root_of(ground.config, path));
         let taken: HashSet<PathBuf> = roots.map(|(root, _)| root).collect();
         for name in names(ground, &all) {
-            let of_this_node = name.as_encoded_bytes().starts_with(ground.ready_prefix.as_bytes());
             let directory = all.join(name);
-            if !of_this_node && !taken.contains(&directory) && !picture.lives_in(ground, &directory)
-            {
+            if !taken.contains(&directory) && !picture.lives_in(ground, &directory) {
                 self.take(ground, DiskKind::Leftovers, &directory, ItemName::ByPath);
             }
         }
@@ -251,8 +249,8 @@ impl Removal {
             ItemName::After(id) => id.to_string(),
             ItemName::ByPath => below(ground, path),
         };
-        let state = rooms::state(ground.config);
-        let inside = rooms::inside(ground.config, path);
+        let state = session_dirs::state(ground.config);
+        let inside = session_dirs::inside(ground.config, path);
         let taken = state.and_then(|state| match self.act {
             PruneMode::Remove => {
                 state.remove_tree(inside?).map(|freed| (freed.bytes, freed.entries))

@@ -9,9 +9,9 @@ use windlass_protocol::SessionId;
 use windlass_protocol::disk::{DiskKind, DiskShare, DiskUse};
 use windlass_sandbox::beneath::{LinkedFiles, TreeMeter, TreeSize, Whole};
 
-use super::needed::{Picture, names, place_of_copy, ready_made};
+use super::needed::{Picture, names, place_of_copy, ready_made, room_in};
 use super::{DiskGround, ENTRIES_MAX, LOOK_TIME};
-use crate::session::fork::rooms;
+use crate::session_dirs;
 
 /// How names of journals begin that are kept ready for sessions, or are half removed.
 const HIDDEN: &str = ".";
@@ -57,8 +57,9 @@ impl Survey<'_> {
     /// Adds what is at a path, with everything beneath it.
     fn add(&mut self, kind: DiskKind, path: &Path) {
         let config = self.ground.config;
-        let measured = rooms::state(config)
-            .and_then(|state| state.measure_tree(rooms::inside(config, path)?, &mut self.meter));
+        let measured = session_dirs::state(config).and_then(|state| {
+            state.measure_tree(session_dirs::inside(config, path)?, &mut self.meter)
+        });
         let unread = TreeSize { whole: Whole::No, ..TreeSize::default() };
         *self.shares.entry(kind).or_default() += measured.unwrap_or(unread);
     }
@@ -97,7 +98,8 @@ impl Survey<'_> {
     /// The directory itself, without what is in it.
     fn only(&mut self, path: &Path) {
         let config = self.ground.config;
-        let found = rooms::inside(config, path).and_then(|path| rooms::state(config)?.look(path));
+        let found = session_dirs::inside(config, path)
+            .and_then(|path| session_dirs::state(config)?.look(path));
         if let Ok(Some(stat)) = found {
             let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
             let itself = TreeSize { bytes, entries: 1, whole: Whole::Yes };
@@ -155,14 +157,15 @@ impl Survey<'_> {
         let all = self.ground.config.rooms_dir();
         for name in names(self.ground, &all) {
             let path = all.join(name);
-            let first = rooms::root_of(self.ground.config, &path).and_then(|(_, first)| first);
+            let first =
+                session_dirs::root_of(self.ground.config, &path).and_then(|(_, first)| first);
             let is_known = first.is_some_and(|id| self.ground.claims.knows(&id));
             let is_needed = is_known || picture.needs(self.ground, &path);
             self.add(if is_needed { DiskKind::ForkCopies } else { DiskKind::Leftovers }, &path);
         }
     }
 
-    /// Directories that were made before their session.
+    /// Directories that an earlier release made for pooled workers.
     fn ready_made(&mut self, picture: &Picture, known: &BTreeSet<SessionId>) {
         let all = self.ground.config.places_dir();
         let mut owners: HashMap<PathBuf, &SessionId> = HashMap::new();
@@ -172,11 +175,9 @@ impl Survey<'_> {
             }
         }
         for name in names(self.ground, &all) {
-            let of_this_node =
-                name.as_encoded_bytes().starts_with(self.ground.ready_prefix.as_bytes());
             let directory = all.join(name);
             let Some(id) = owners.get(&directory) else {
-                let kind = match of_this_node || picture.needs(self.ground, &directory) {
+                let kind = match picture.needs(self.ground, &directory) {
                     true => DiskKind::Environments,
                     false => DiskKind::Leftovers,
                 };
@@ -187,7 +188,7 @@ impl Survey<'_> {
             self.only(&directory);
             for inner in names(self.ground, &directory) {
                 let path = directory.join(inner);
-                let is_room = path == crate::session::places::room_in(&directory);
+                let is_room = path == room_in(&directory);
                 self.add(if is_room { DiskKind::ForkCopies } else { kind }, &path);
             }
         }

@@ -82,7 +82,6 @@ impl Stage {
             journal: &self.journal,
             claims: &self.living,
             programs: vec![self.config.programs_dir().join("python-now")],
-            ready_prefix: "7-".to_owned(),
         }
     }
 
@@ -131,7 +130,7 @@ impl Stage {
 
     /// A live session with its first room.
     fn live(&self, name: &str) -> PathBuf {
-        let room = rooms::make(&self.config, &id(name)).unwrap();
+        let room = session_dirs::make(&self.config, &id(name)).unwrap();
         self.living.sessions.borrow_mut().push((id(name), room.clone()));
         std::fs::create_dir_all(self.config.workspace_of(&id(name))).unwrap();
         self.record(name, None);
@@ -149,7 +148,7 @@ impl Stage {
             std::fs::create_dir_all(directory).unwrap();
         }
         std::fs::write(copy.join("copied"), vec![1; 10_000]).unwrap();
-        rooms::link(&self.config, &id(name), &copy).unwrap();
+        session_dirs::link(&self.config, &id(name), &copy).unwrap();
         self.living.sessions.borrow_mut().push((id(name), inner.clone()));
         self.begun(name, original);
         (inner, copy)
@@ -248,7 +247,7 @@ fn what_a_twin_has_goes_with_it_and_with_the_last_of_a_family_all() {
     std::fs::write(room.join("planted"), "").unwrap();
     stage.families();
     assert!(!room.exists());
-    assert_eq!(rooms::links(&stage.config).unwrap(), []);
+    assert_eq!(session_dirs::links(&stage.config).unwrap(), []);
 }
 
 #[test]
@@ -277,7 +276,7 @@ fn a_lost_twin_s_copy_stays_until_its_journal_goes_or_its_original_is_closed() {
         let pruned = stage.round(0, 1 << 30, PruneMode::Remove);
         assert_eq!(pruned.failed, Vec::<String>::new());
         assert!(!copy.exists() && !stage.journal.has_directory(&id("twin")));
-        assert_eq!(rooms::links(&stage.config).unwrap(), []);
+        assert_eq!(session_dirs::links(&stage.config).unwrap(), []);
     }
 }
 
@@ -342,13 +341,7 @@ fn leftovers_go_and_what_a_session_or_this_node_has_stays() {
             "places/3-1/workspace",
             "workers/python-before",
         ],
-        [
-            "workspaces/demo",
-            "tmp/demo",
-            "families/demo",
-            "places/7-1/workspace",
-            "workers/python-now",
-        ],
+        ["workspaces/demo", "tmp/demo", "families/demo", "workers/python-now"],
     );
     for path in gone.iter().chain(&kept) {
         std::fs::create_dir_all(at(path).join("deep")).unwrap();
@@ -387,7 +380,7 @@ fn a_ready_made_directory_stays_with_its_session_and_goes_with_it() {
     let (workspace, room) = (directory.join("workspace"), directory.join("room"));
     std::fs::create_dir_all(&workspace).unwrap();
     std::fs::create_dir_all(&room).unwrap();
-    rooms::link(&stage.config, &id("one"), &workspace).unwrap();
+    session_dirs::link(&stage.config, &id("one"), &workspace).unwrap();
     stage.living.sessions.borrow_mut().push((id("one"), room.clone()));
     stage.record("one", Some(NOW_MS - DAY_MS));
     let (_, copy) = stage.twin("twin", &room);

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use windlass_protocol::api::{ApiError, SessionTools, SessionToolsQuery};
+use windlass_protocol::kinds;
 
 use super::App;
 use super::body::{Asked, InPath};
@@ -21,6 +22,7 @@ pub(super) async fn list(
 ) -> Answer<Json<SessionTools>> {
     let info = live(&app, session)?.info();
     let rules = info.policy.map_or_else(Vec::new, |policy| policy.tools);
-    let caller = Caller { session: info.id, owner: info.owner, rules };
+    let words = kinds::words_of(&info.kind);
+    let caller = Caller { session: info.id, owner: info.owner, rules, words };
     Ok(Json(own::show(&app.tools, &caller, query.words.as_deref())))
 }

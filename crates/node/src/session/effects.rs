@@ -228,7 +228,7 @@ impl Actor {
             }
             Act::Restart => {
                 let zygote = self.zygote_of.as_deref();
-                self.link.pass(zygote.and_then(|of| self.context.environments.connect(of)));
+                self.link.pass(zygote.and_then(|of| self.context.provision.zygote_connection(of)));
                 self.command(Command::Restart, Bytes::new());
             }
             Act::StopKeeper => {

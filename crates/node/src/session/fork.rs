@@ -5,7 +5,6 @@
 
 mod copy;
 mod hidden;
-pub(crate) mod rooms;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -23,10 +22,10 @@ use windlass_protocol::event::EndReason;
 use windlass_protocol::limits::WAITING_TURNS_MAX;
 use windlass_protocol::link::{Attached, Command, Fork, ForkDone, ForkEnd};
 use windlass_protocol::policy::Policy;
+use windlass_protocol::worker::FORKS;
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
 
 use self::copy::{InPlace, NotCopied};
-use self::rooms::Staged;
 use super::actor::Actor;
 use super::keeper_link::KeeperLink;
 use super::receipts::WorkspaceFate;
@@ -37,6 +36,7 @@ use crate::clock::now_ms;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::keepers;
+use crate::session_dirs::{self, Staged};
 
 /// How long a keeper may take to fork, beyond what it gives its worker.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
@@ -230,8 +230,8 @@ fn record_and_reach(
 async fn remove_place(context: &Arc<Context>, id: &SessionId, room: PathBuf) {
     let (context, id) = (context.clone(), id.clone());
     let remove = move || {
-        rooms::unlink(&context.config, &id);
-        rooms::remove_place(&context.config, &room);
+        session_dirs::unlink(&context.config, &id);
+        session_dirs::remove_place(&context.config, &room);
     };
     // It fails only with the runtime.
     let _ = tokio::task::spawn_blocking(remove).await;
@@ -300,9 +300,9 @@ fn prepare(
         spec: spec.record()?,
         quota_bytes: created.quota_bytes,
     };
-    rooms::link(&context.config, &id, &copy).map_err(|error| cannot_copy(&error))?;
+    session_dirs::link(&context.config, &id, &copy).map_err(|error| cannot_copy(&error))?;
     if let Err(error) = staged.install(&context.config, &room) {
-        rooms::unlink(&context.config, &id);
+        session_dirs::unlink(&context.config, &id);
         let what = "its twin's directories cannot be made";
         return Err(Failure::of_machine(what, &error)
             .unwrap_or_else(|| refused(&format!("{what}: {error}"))));
@@ -360,11 +360,13 @@ impl Actor {
         })?;
         let room = self.fork.current.clone();
         let room = room.ok_or_else(|| refused("its keeper is of an earlier release"))?;
-        if !rooms::is_room_of(first, &room) {
+        if !session_dirs::is_room_of(first, &room) {
             return Err(refused("its keeper names a room that is none of its own"));
         }
-        if created.worker_kind != "python" {
-            return Err(refused("only Python sessions can be forked"));
+        // Of a worker of an earlier release, its keeper knows.
+        let capabilities = self.log.facts().capabilities.as_ref();
+        if capabilities.is_some_and(|known| !known.iter().any(|capability| capability == FORKS)) {
+            return Err(refused("its worker cannot fork"));
         }
         self.fork.held = Some(until);
         let isolation = self.log.facts().confinement.as_ref().map(|found| found.isolation);

@@ -103,7 +103,7 @@ impl Actor {
         }
         self.fork.keeper_said(attached);
         self.owed.keeper_said(attached);
-        self.context.starting.answered(&self.id);
+        self.context.keepers.starting.answered(&self.id);
         if let Err(error) = self.link.attached(attached) {
             tracing::warn!(session = %self.id, %error, "the keeper's link broke");
         }
@@ -260,7 +260,7 @@ impl Actor {
         let pid = self.info.lock().expect("no holder of this lock can panic").keeper_pid;
         match pid {
             Some(pid) => keepers::end(pid),
-            None => self.context.starting.end(&self.id),
+            None => self.context.keepers.starting.end(&self.id),
         }
     }
 }

@@ -16,12 +16,12 @@ use windlass_protocol::worker::WorkerOutcome;
 
 use super::actor::{Actor, Leave};
 use super::disk::OWED_RETRY;
-use super::fork::rooms;
 use super::keeper_link::Filled;
 use super::receipts::WorkspaceFate;
 use super::requests::answer;
 use super::{effects, receipts};
 use crate::clock::now_ms;
+use crate::session_dirs;
 use crate::{disk, keepers};
 
 /// How long a keeper may take to end beyond the grace it was given.
@@ -185,10 +185,10 @@ impl Actor {
                 }
                 context.placeholders.release(&id);
                 if let Some(room) = room {
-                    rooms::remove_empty(&context.config, &room);
+                    session_dirs::remove_empty(&context.config, &room);
                 }
                 if let Some(tmp) = tmp {
-                    rooms::remove(&context.config, &tmp);
+                    session_dirs::remove(&context.config, &tmp);
                 }
             };
             // It fails only with the runtime.

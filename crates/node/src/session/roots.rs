@@ -3,19 +3,12 @@
 use std::path::PathBuf;
 
 use windlass_journal::{Journal, NewSession};
-use windlass_protocol::policy::{Policy, WorkspaceAccess};
-use windlass_sandbox::{Place, survey};
+use windlass_sandbox::survey;
 
 use super::start::Spec;
 
 /// Sessions of a journal that are looked at.
 const SESSIONS_MAX: usize = 1_000_000;
-
-/// What a session can write, as it was found when its confinement was planned.
-pub(super) fn of_place<'a>(policy: &Policy, place: &'a Place) -> Vec<&'a PathBuf> {
-    let workspace = (policy.workspace == WorkspaceAccess::Write).then_some(&place.workspace);
-    place.writable.iter().chain(workspace).collect()
-}
 
 /// What the sessions of a journal could write, from before there was a record.
 pub(crate) fn of_journal(journal: &Journal) -> Result<Vec<PathBuf>, String> {

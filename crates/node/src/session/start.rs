@@ -1,6 +1,5 @@
 //! How a session's owner comes to be for a new session.
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use windlass_journal::{AppendError, CreateError, Facts, NewSession, SessionLog};
 use windlass_lifecycle::Session as Machine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{self, CreateSession, SessionState};
+use windlass_protocol::kinds;
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{HostRules, Limits, Network, Policy};
 use windlass_protocol::{ErrorCode, Owner, SessionId};
@@ -18,23 +18,19 @@ use windlass_protocol::{ErrorCode, Owner, SessionId};
 use super::actor::{Actor, Timers};
 use super::alarm::Alarm;
 use super::calls::OpenCalls;
-use super::confine::Confined;
 use super::deadlines::Deadlines;
 use super::disk::Owed;
-use super::fork::{ForkSide, rooms};
+use super::fork::ForkSide;
 use super::idle::{ClientPresence, IdleWatch};
 use super::keeper_link::KeeperLink;
 use super::limits::{self, LimitsHeard};
-use super::places;
-use super::siting::{Sited, site};
 use super::turns::Turns;
 use super::{Handle, INBOX_MAX, Request};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::egress::Ledger;
-use crate::environments::Claimed;
 use crate::failure::Failure;
-use crate::keepers;
+use crate::provision::{KeeperDoor, Lease, Made, SessionSpec, WorkerParts, WorkerStart};
 use crate::tools::Caller;
 
 /// How long a keeper may take to read what it keeps, where that does not fit into its socket.
@@ -105,9 +101,10 @@ impl Spec {
     }
 
     /// Who its code is, to those who offer tools.
-    fn caller(&self, id: &SessionId) -> Caller {
+    fn caller(&self, created: &NewSession) -> Caller {
         let rules = self.policy.as_ref().map_or_else(Vec::new, |policy| policy.tools.clone());
-        Caller { session: id.clone(), owner: self.owner.clone(), rules }
+        let words = kinds::words_of(&created.worker_kind);
+        Caller { session: created.id.clone(), owner: self.owner.clone(), rules, words }
     }
 
     /// The hosts that it may reach, where its policy is a list of them.
@@ -156,13 +153,6 @@ async fn make_reserved(
             Ok(handle)
         }
         Err(failure) => {
-            context.starting.end(&id);
-            // Whatever was made of it goes; a leftover that is busy is swept by the next node.
-            context.cgroups.remove_of(&id);
-            rooms::remove(&context.config, &context.config.tmp_of(&id));
-            rooms::remove_empty(&context.config, &context.config.room_of(&id));
-            places::give_back(&context.config, &id);
-            context.placeholders.release(&id);
             context.forget(&id);
             Err(failure)
         }
@@ -182,20 +172,21 @@ async fn make(
             .map_err(|error| internal(&error.to_string()))??
     };
     let half = NodeHalf::new(context.epoch, prepared.log.facts().last_link);
-    let Prepared { log, socket, launch, spec, zygote, claimed } = prepared;
-    let link = match reach_keeper(claimed.as_ref(), socket, half, launch, zygote).await {
+    let Prepared { log, keeper, launch, spec, made } = prepared;
+    let link = match reach_keeper(keeper, half, launch).await {
         Ok(link) => link,
         Err(error) => {
             drop(log);
             let (context, unmade) = (context.clone(), id.clone());
             // It fails only with the runtime.
-            let _ = tokio::task::spawn_blocking(move || unrecord(&context, &unmade)).await;
+            let _ = tokio::task::spawn_blocking(move || {
+                unrecord(&context, &unmade);
+                context.provision.release(&made);
+            })
+            .await;
             return Err(Failure::of_keeper(&id, &error));
         }
     };
-    if let Some(claimed) = claimed {
-        claimed.used();
-    }
     let (mut actor, handle) = assemble(context, id, Machine::default(), log, link, spec);
     actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
     Ok((actor, handle))
@@ -203,18 +194,18 @@ async fn make(
 
 /// Connects to a session's keeper and tells it what it keeps.
 async fn reach_keeper(
-    claimed: Option<&Claimed>,
-    socket: PathBuf,
+    KeeperDoor { socket, start }: KeeperDoor,
     half: NodeHalf,
     launch: Box<Launch>,
-    zygote: Option<OwnedFd>,
 ) -> std::io::Result<KeeperLink> {
-    let mut link = match claimed {
-        Some(claimed) => {
-            let line = claimed.line().and_then(LeanStream::new)?;
-            KeeperLink::over(line, socket, half, Some(launch))
+    let mut link = match start {
+        WorkerStart::Pool(line) => {
+            KeeperLink::over(LeanStream::new(line)?, socket, half, Some(launch))
         }
-        None => KeeperLink::open_with(socket, half, Some(launch), zygote),
+        WorkerStart::Zygote(zygote) => {
+            KeeperLink::open_with(socket, half, Some(launch), Some(zygote))
+        }
+        WorkerStart::Exec => KeeperLink::open(socket, half, Some(launch)),
     }?;
     // Whoever hears that the session is there finds it there, also if this node dies now. A keeper
     // that does not read is its owner's to deal with.
@@ -226,88 +217,88 @@ async fn reach_keeper(
 
 struct Prepared {
     log: SessionLog,
-    socket: std::path::PathBuf,
+    keeper: KeeperDoor,
     launch: Box<Launch>,
     spec: Spec,
-    /// A connection to the zygote that forks its worker.
-    zygote: Option<OwnedFd>,
-    /// The worker that waited, where one did.
-    claimed: Option<Claimed>,
+    /// What is un-made if the keeper cannot be reached.
+    made: Made,
 }
 
 fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<Prepared, Failure> {
-    let config = &context.config;
     let policy = policy_of(wanted)?;
-    let Sited { workspace, recipe, confined, zygote, mut claimed } =
-        site(context, id, wanted, &policy)?;
-    let Confined { planned, egress, tmp, room, .. } = confined;
-    let grace = wanted.interrupt_grace_ms.map_or(config.interrupt_grace, Duration::from_millis);
     let limits = policy.limits;
-    let cgroups = match &claimed {
-        Some(claimed) => claimed.cgroups.clone(),
-        None => make_cgroups(context, id, &limits)?,
-    };
-    let spec = Spec {
-        interrupt_grace_ms: millis(grace),
-        policy: Some(policy),
-        cgroups: cgroups.clone(),
-        tmp,
-        owner: wanted.owner.clone(),
-        room: Some(room.clone()),
-        zygote_of: zygote.as_ref().map(|_| recipe.interpreter.clone()),
-        idle_s: wanted.idle_s,
-        deadline_ms: wanted.deadline_ms,
-        ..Spec::default()
-    };
+    if context.journal.has_session(id) {
+        return Err(exists(id));
+    }
+    let lease = context.provision.acquire(&SessionSpec { id, wanted, policy: &policy })?;
+    let spec = spec_of(context, wanted, policy, &lease);
+    match record(context, id, wanted, &lease, &spec) {
+        Ok(log) => {
+            let launch = launch_of(context, id, &lease, limits);
+            Ok(Prepared { log, keeper: lease.keeper, launch, spec, made: lease.made })
+        }
+        Err(failure) => {
+            context.provision.release(&lease.made);
+            Err(failure)
+        }
+    }
+}
+
+/// Makes the session's journal.
+fn record(
+    context: &Context,
+    id: &SessionId,
+    wanted: &CreateSession,
+    lease: &Lease,
+    spec: &Spec,
+) -> Result<SessionLog, Failure> {
     let new = NewSession {
         id: id.clone(),
         created_at_ms: now_ms(),
-        workspace: workspace.display().to_string(),
-        worker_kind: recipe.kind.to_owned(),
+        workspace: lease.made.dir.workspace.display().to_string(),
+        worker_kind: lease.worker.recipe.kind.name.to_owned(),
         spec: spec.record()?,
-        quota_bytes: wanted.output_quota_bytes.unwrap_or(config.output_quota_bytes),
+        quota_bytes: wanted.output_quota_bytes.unwrap_or(context.config.output_quota_bytes),
     };
-    let log = match claimed.as_mut().and_then(Claimed::take_spare) {
-        Some(spare) => context.journal.create_in(spare, new),
-        None => context.journal.create(new),
+    context.journal.create(new).map_err(|error| creation_failed(id, &error))
+}
+
+fn spec_of(context: &Context, wanted: &CreateSession, policy: Policy, lease: &Lease) -> Spec {
+    let grace = context.config.interrupt_grace;
+    let grace = wanted.interrupt_grace_ms.map_or(grace, Duration::from_millis);
+    Spec {
+        interrupt_grace_ms: millis(grace),
+        policy: Some(policy),
+        cgroups: lease.made.cgroups.clone(),
+        tmp: lease.made.dir.tmp.clone(),
+        owner: wanted.owner.clone(),
+        room: Some(lease.made.dir.family.clone()),
+        zygote_of: lease.worker.zygote_of.clone(),
+        idle_s: wanted.idle_s,
+        deadline_ms: wanted.deadline_ms,
+        ..Spec::default()
     }
-    .map_err(|error| creation_failed(id, &error))?;
-    let socket = match &claimed {
-        Some(claimed) => claimed.socket.clone(),
-        None => match start_keeper(context, id) {
-            Ok(socket) => socket,
-            Err(failure) => {
-                drop(log);
-                unrecord(context, id);
-                return Err(failure);
-            }
-        },
-    };
-    // A worker that waited was forked already.
-    let zygote = zygote.filter(|_| claimed.is_none()).and_then(|zygote| zygote.connect().ok());
-    let bound = claimed.as_ref().is_some_and(Claimed::is_bound);
-    let (plan, env) = match bound {
-        // Its keeper has them.
-        true => (String::new(), Vec::new()),
-        false => (planned.text.clone(), recipe.env.into_iter().collect()),
-    };
-    let launch = Box::new(Launch {
+}
+
+fn launch_of(context: &Context, id: &SessionId, lease: &Lease, limits: Limits) -> Box<Launch> {
+    let (config, dir) = (&context.config, &lease.made.dir);
+    let WorkerParts { recipe, plan, egress, .. } = &lease.worker;
+    let pooled = matches!(lease.keeper.start, WorkerStart::Pool(_));
+    Box::new(Launch {
         session: id.clone(),
-        argv: recipe.argv,
-        env,
-        cwd: workspace,
-        bound,
+        argv: recipe.argv.clone(),
+        env: recipe.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        cwd: dir.workspace.clone(),
         node_grace_ms: millis(config.node_grace),
         start_timeout_ms: millis(config.start_timeout),
-        plan,
-        egress,
+        plan: plan.clone(),
+        egress: egress.clone(),
         limits,
-        cgroups,
-        from_zygote: zygote.is_some(),
-        socket: claimed.as_ref().map(|claimed| claimed.socket.clone()),
-        family: Some(room),
-    });
-    Ok(Prepared { log, socket, launch, spec, zygote, claimed })
+        cgroups: lease.made.cgroups.clone(),
+        from_zygote: matches!(lease.keeper.start, WorkerStart::Zygote(_)),
+        socket: pooled.then(|| lease.keeper.socket.clone()),
+        family: Some(dir.family.clone()),
+    })
 }
 
 /// Takes the record of a session back whose keeper could not be had: whoever asked is told so, and there is no
@@ -326,13 +317,6 @@ pub(super) fn make_cgroups(
 ) -> Result<Vec<PathBuf>, Failure> {
     context.cgroups.make(id, limits).map_err(|error| {
         Failure::while_making(format_args!("the cgroups of session {id} cannot be made"), &error)
-    })
-}
-
-/// Starts a keeper, and says where its socket is.
-fn start_keeper(context: &Context, id: &SessionId) -> Result<PathBuf, Failure> {
-    keepers::start(context, id).map_err(|error| {
-        Failure::while_making(format_args!("the keeper of session {id} cannot be started"), &error)
     })
 }
 
@@ -365,7 +349,7 @@ pub(super) fn assemble(
         room: spec.room.clone(),
         clients: clients.clone(),
     };
-    let caller = spec.caller(&id);
+    let caller = spec.caller(&log.facts().created);
     // Of a twin that an earlier node made, the journal may know already that its worker has been up.
     let awaits_twin = spec.forked_from.is_some() && log.facts().worker.is_none();
     let wall_s = spec.wall_s();
@@ -416,6 +400,7 @@ fn info_with(facts: &Facts, state: SessionState, spec: &Spec) -> api::Session {
         id: facts.created.id.clone(),
         state,
         worker: facts.worker.clone().unwrap_or_default(),
+        kind: facts.created.worker_kind.clone(),
         workspace: facts.created.workspace.clone(),
         created_at_ms: facts.created.created_at_ms,
         turn: None,
@@ -426,6 +411,7 @@ fn info_with(facts: &Facts, state: SessionState, spec: &Spec) -> api::Session {
         keeper_pid: None,
         worker_pid: facts.worker_pid,
         started_by: facts.started_by,
+        capabilities: facts.capabilities.clone(),
         hold: None,
         policy: spec.policy.clone().map(Box::new),
         owner: spec.owner.clone(),
@@ -465,6 +451,5 @@ pub(super) fn creation_failed(id: &SessionId, error: &CreateError) -> Failure {
 }
 
 pub(super) fn internal(message: &str) -> Failure {
-    tracing::error!(message);
-    Failure::new(ErrorCode::Internal, message)
+    Failure::internal(message)
 }

@@ -15,15 +15,14 @@ use windlass_protocol::link::{Attached, FromKeeper};
 use windlass_protocol::{LinkSeq, SessionId, TurnNo};
 
 use super::actor::Actor;
-use super::fork::rooms;
 use super::keeper_link::{Filled, KeeperLink};
-use super::places;
 use super::receipts::WorkspaceFate;
 use super::start::{Spec, assemble, original_of};
 use super::turns::Turn;
 use super::view::Ends;
 use crate::context::Context;
 use crate::keepers;
+use crate::session_dirs;
 
 /// How long a keeper that may have no session yet is waited for before it is taken for one that has.
 const BEGUN_WAIT: Duration = Duration::from_secs(2);
@@ -104,13 +103,12 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     keepers::remove_socket(socket);
     context.cgroups.remove_of(id);
     let config = &context.config;
-    rooms::remove(config, &config.tmp_of(id));
-    rooms::remove_empty(config, &config.room_of(id));
-    places::give_back(config, id);
+    session_dirs::remove(config, &config.tmp_of(id));
+    session_dirs::remove_empty(config, &config.room_of(id));
     // Only an empty one goes.
     let workspace = config.workspace_of(id);
-    let _ = rooms::state(config)
-        .and_then(|state| state.remove_directory(rooms::inside(config, &workspace)?));
+    let _ = session_dirs::state(config)
+        .and_then(|state| state.remove_directory(session_dirs::inside(config, &workspace)?));
     context.journal.remove(id).map(drop).map_err(|error| format!("journal: {error}"))
 }
 

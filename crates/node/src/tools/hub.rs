@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use windlass_protocol::host::{Declaration, ToolOffer, is_tool_name};
+use windlass_protocol::kinds::Words;
 use windlass_protocol::limits::{
     HOST_DECLARATION_BYTES_MAX, HOST_TOOLS_MAX, TOOL_NAME_BYTES_MAX, TOOL_SCHEMA_BYTES_MAX,
 };
@@ -50,6 +51,8 @@ pub(crate) struct Caller {
     pub owner: Option<Owner>,
     /// Which shared tools it may call.
     pub rules: Vec<ToolRule>,
+    /// How its language writes types and values.
+    pub words: &'static Words,
 }
 
 /// Where a call goes.
@@ -338,7 +341,12 @@ mod tests {
 
     fn caller(name: &str, of: Option<&str>, rules: &[&str]) -> Caller {
         let rules = rules.iter().map(|rule| ToolRule::parse(*rule).unwrap()).collect();
-        Caller { session: session(name), owner: of.map(owner), rules }
+        Caller {
+            session: session(name),
+            owner: of.map(owner),
+            rules,
+            words: &windlass_protocol::kinds::DEFAULT.words,
+        }
     }
 
     fn attached(hub: &Hub, scope: Scope, names: &[&str]) -> Arc<Host> {

@@ -63,7 +63,7 @@ pub(crate) fn show(hub: &Hub, caller: &Caller, words: Option<&str>) -> SessionTo
     let tool = |offer: &ToolOffer| SessionTool {
         name: offer.name.clone(),
         summary: summary(&offer.description),
-        signature: signature::of(offer),
+        signature: signature::of(offer, caller.words),
     };
     let more = words.is_none() && offers.len() > LIST_MAX;
     SessionTools { tools: found.into_iter().map(tool).collect(), more }
@@ -160,7 +160,7 @@ fn search(hub: &Hub, caller: &Caller, arguments: &[u8]) -> Result<Vec<u8>, ToolE
         .map(|offer| Found {
             name: &offer.name,
             summary: summary(&offer.description),
-            signature: signature::of(offer),
+            signature: signature::of(offer, caller.words),
         })
         .collect();
     Ok(to_json(&found))

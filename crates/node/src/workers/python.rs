@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex};
 
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::CreateSession;
+use windlass_protocol::kinds::{self, WorkerKind};
 
 use super::files::{self, Embedded};
-use super::{Recipe, ZygoteRecipe, environment};
+use super::{Launcher, Recipe, ZygoteRecipe, environment};
 use crate::failure::Failure;
 use crate::trust::way::{self, Way, WayError};
 use crate::trust::{Advice, Distrust, Places, Trust};
@@ -123,6 +124,7 @@ const PATH_BYTES_MAX: u64 = 4096;
 const REAL_PROGRAM: &str = "import sys; print(sys.executable)";
 
 /// How Python workers are started.
+#[derive(Debug)]
 pub(super) struct Python {
     root: PathBuf,
     trust: Arc<Trust>,
@@ -139,59 +141,6 @@ impl Python {
         Ok(Self { root, trust, named, real: Mutex::default() })
     }
 
-    pub fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
-        let mut env = environment::of_worker(&wanted.env);
-        let interpreter = match &wanted.interpreter {
-            Some(named) => named_interpreter(named, env.get("PATH"))?,
-            None => match nearest_venv(workspace) {
-                Some(found) => found,
-                None => self.real_program(&on_path(USUAL, env.get("PATH"))?)?,
-            },
-        };
-        let way = way::resolve(&interpreter).map_err(|error| unresolved(&interpreter, &error))?;
-        let needed = self.needed(&interpreter, &way);
-        enter_venv(&interpreter, &mut env);
-        let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT, &self.root_text()]
-            .map(str::to_owned)
-            .to_vec();
-        let (program, real) = (self.root.clone(), way.real);
-        Ok(Recipe { kind: "python", argv, env, interpreter, real, program, needed })
-    }
-
-    /// The interpreter by the name that the user gave it.
-    pub fn named(&self, named: &str) -> Result<PathBuf, Failure> {
-        let env = environment::of_worker(&BTreeMap::new());
-        let found = named_interpreter(named, env.get("PATH"))?;
-        if named.contains('/') { Ok(found) } else { self.real_program(&found) }
-    }
-
-    /// How to start a zygote, which is not confined: only where no session could have changed what
-    /// it would run.
-    pub fn zygote(&self, interpreter: &Path, preload: &[String]) -> Result<ZygoteRecipe, Failure> {
-        let mut env = environment::of_worker(&BTreeMap::new());
-        let home = env.get("HOME").map(PathBuf::from).or_else(std::env::home_dir);
-        let trusted = layout::places(interpreter, home.as_deref())
-            .and_then(|places| self.trust.check(&places).map(|()| places))
-            .map_err(|why| untrusted(interpreter, &why))?;
-        enter_venv(interpreter, &mut env);
-        let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT_ZYGOTE]
-            .map(str::to_owned)
-            .into_iter()
-            .chain(STANDARD.iter().map(|name| (*name).to_owned()))
-            .chain(preload.iter().cloned())
-            .chain([self.root_text()])
-            .collect();
-        let way = way::resolve(interpreter).map_err(|error| unresolved(interpreter, &error))?;
-        let marks = installation(interpreter, &way.real);
-        let places = std::iter::once(self.root.clone()).chain(marks).collect();
-        Ok(ZygoteRecipe { argv, env, places, trusted })
-    }
-
-    /// Where this release's worker is.
-    pub fn program(&self) -> &Path {
-        &self.root
-    }
-
     fn root_text(&self) -> String {
         self.root.display().to_string()
     }
@@ -204,7 +153,7 @@ impl Python {
             return installation(interpreter, &way.real);
         }
         let is_named = |named: &String| {
-            let program = self.named(named).ok()?;
+            let program = self.named_interpreter(named).ok()?;
             let known = self.trust.way(&program).ok()?;
             (known.real == way.real).then(|| installation(&way.real, &way.real))
         };
@@ -272,6 +221,82 @@ impl Python {
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, PathBuf>> {
         self.real.lock().expect("no holder of this lock can panic")
     }
+}
+
+impl Launcher for Python {
+    fn kind(&self) -> &'static WorkerKind {
+        &kinds::python::KIND
+    }
+
+    fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
+        let mut env = environment::of_worker(&wanted.env);
+        let interpreter = match &wanted.interpreter {
+            Some(named) => named_interpreter(named, env.get("PATH"))?,
+            None => match nearest_venv(workspace) {
+                Some(found) => found,
+                None => self.real_program(&on_path(USUAL, env.get("PATH"))?)?,
+            },
+        };
+        let way = way::resolve(&interpreter).map_err(|error| unresolved(&interpreter, &error))?;
+        let needed = self.needed(&interpreter, &way);
+        enter_venv(&interpreter, &mut env);
+        let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT, &self.root_text()]
+            .map(str::to_owned)
+            .to_vec();
+        let (program, real) = (self.root.clone(), way.real);
+        Ok(Recipe { kind: self.kind(), argv, env, interpreter, real, program, needed })
+    }
+
+    fn named_interpreter(&self, named: &str) -> Result<PathBuf, Failure> {
+        let env = environment::of_worker(&BTreeMap::new());
+        let found = named_interpreter(named, env.get("PATH"))?;
+        if named.contains('/') { Ok(found) } else { self.real_program(&found) }
+    }
+
+    /// A zygote is not confined: it is started only where no session could have changed what it would run.
+    fn zygote(&self, interpreter: &Path, preload: &[String]) -> Result<ZygoteRecipe, Failure> {
+        let mut env = environment::of_worker(&BTreeMap::new());
+        let home = env.get("HOME").map(PathBuf::from).or_else(std::env::home_dir);
+        let trusted = layout::places(interpreter, home.as_deref())
+            .and_then(|places| self.trust.check(&places).map(|()| places))
+            .map_err(|why| untrusted(interpreter, &why))?;
+        enter_venv(interpreter, &mut env);
+        let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT_ZYGOTE]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(STANDARD.iter().map(|name| (*name).to_owned()))
+            .chain(preload.iter().cloned())
+            .chain([self.root_text()])
+            .collect();
+        let way = way::resolve(interpreter).map_err(|error| unresolved(interpreter, &error))?;
+        let marks = installation(interpreter, &way.real);
+        let places = std::iter::once(self.root.clone()).chain(marks).collect();
+        Ok(ZygoteRecipe { argv, env, reads_at_start, places, trusted })
+    }
+
+    fn program(&self) -> &Path {
+        &self.root
+    }
+}
+
+/// Variables that Python, the C library or a library that it loads read when they start.
+fn reads_at_start(name: &str) -> bool {
+    const NAMES: [&str; 5] = ["HOME", "LANG", "LANGUAGE", "VIRTUAL_ENV", "USER"];
+    const BEGINNINGS: [&str; 12] = [
+        "PYTHON",
+        "LD_",
+        "LC_",
+        "MALLOC_",
+        "GLIBC_",
+        "OMP_",
+        "GOMP_",
+        "KMP_",
+        "OPENBLAS_",
+        "MKL_",
+        "NUMEXPR_",
+        "MPL",
+    ];
+    NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
 /// What belongs to an interpreter: its virtual environment, and the program with its library, or the

@@ -30,7 +30,7 @@ use super::{
     CONFINE_WAIT, SpawnError, Started, fork_failed, give_up, init, joining, open_groups, setup,
 };
 use crate::enter::{FailedAt, Spaces};
-use crate::plan::ahead::late;
+use crate::plan::base::late;
 use crate::plan::{Mount, NetworkPlan, Plan};
 
 /// The version of what keepers and zygotes say to each other.

@@ -10,8 +10,8 @@ use crate::{duration, exit, node_access};
 
 /// List the interpreters for which workers are kept ready
 ///
-/// Without a file that is python3, with the standard library. Others, and modules that their workers
-/// have from the start, are named in environments.json, below ~/.config/windlass or where
+/// Without a file these are the usual interpreters on PATH, with their standard libraries. Others, and
+/// modules that their workers have from the start, are named in environments.json, below ~/.config/windlass or where
 /// WINDLASS_ENVIRONMENTS says; docs/environments.md describes it. Exits with 3 when no node is
 /// running, and with 1 when the file cannot be used.
 #[derive(Debug, clap::Args)]

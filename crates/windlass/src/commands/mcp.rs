@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use windlass_mcp::{Connect, Door, DoorOptions, Transport, http, serve_stdio};
+use windlass_protocol::kinds;
 
 use super::up::{self, ListenArgs};
 use crate::policy_options::PolicyOptions;
@@ -39,8 +40,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub workspace: Option<PathBuf>,
     /// The interpreter, or a virtual environment's directory
-    #[arg(long, value_name = "PATH")]
-    pub python: Option<String>,
+    #[arg(long, visible_alias = kinds::DEFAULT.name, value_name = "PATH")]
+    pub interpreter: Option<String>,
     #[command(flatten)]
     pub policy: PolicyOptions,
 }
@@ -63,7 +64,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         transport: Transport::Stdio,
         workspace,
         policy: args.policy.request()?,
-        interpreter: args.python,
+        interpreter: args.interpreter,
     });
     serve_stdio(door).await?;
     Ok(ExitCode::SUCCESS)

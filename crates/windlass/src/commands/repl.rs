@@ -12,6 +12,7 @@ use rustyline::{Config, Editor};
 use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::SessionId;
 use windlass_protocol::api::SubmitTurn;
+use windlass_protocol::kinds::{self, TypedInput};
 
 use crate::answers::{Answers, Echo};
 use crate::commands::run::{after_command, create_in};
@@ -19,8 +20,8 @@ use crate::duration::Timeout;
 use crate::follow::{CtrlC, Followed, Follower, Person};
 use crate::leaving::Leaving;
 use crate::policy_options::PolicyOptions;
-use crate::python_input::{Input, check};
 use crate::terminal::Terminal;
+use crate::typed_input::{Input, check};
 use crate::workspace::Workspace;
 use crate::{duration, exit, node_access};
 
@@ -41,7 +42,7 @@ stays.
 
 Examples:
   windlass repl                      a new session in the current directory
-  windlass repl --python .venv       with the interpreter of a virtual environment
+  windlass repl --interpreter .venv  with the interpreter of a virtual environment
   windlass repl --policy read-only   that can write nothing but a private /tmp
   windlass repl --session SESSION    go on in one that is there")]
 pub struct Args {
@@ -49,15 +50,15 @@ pub struct Args {
     #[arg(
         long,
         value_name = "ID",
-        conflicts_with_all = ["workspace", "python", "keep", "idle", "PolicyOptions"]
+        conflicts_with_all = ["workspace", "interpreter", "keep", "idle", "PolicyOptions"]
     )]
     session: Option<SessionId>,
     /// Where the new session works; default: the current directory, unless it is a home
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
     /// The interpreter, or a virtual environment's directory
-    #[arg(long, value_name = "PATH")]
-    python: Option<PathBuf>,
+    #[arg(long, visible_alias = kinds::DEFAULT.name, value_name = "PATH")]
+    interpreter: Option<PathBuf>,
     /// Stop what was typed after so long, like 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
@@ -90,19 +91,20 @@ async fn type_into(
         None => {
             let workspace = Workspace::choose(args.workspace.as_deref(), terminal)?;
             let (afterwards, idle_s) = after_command(args.keep, args.idle);
-            let made = create_in(&client, workspace, args.python.as_deref(), policy, idle_s);
+            let made = create_in(&client, workspace, args.interpreter.as_deref(), policy, idle_s);
             leaving.make(afterwards, made).await?
         }
     };
     leaving.attends(&session.id);
     let mut follower = Follower::new(&client, &session);
     let mut keys = Keys::new(&client)?;
+    let rules = kinds::find(&session.kind).unwrap_or(kinds::DEFAULT).typed;
     let mut person = Person::new(terminal, Some(Answers::from_stdin()?))?;
     leaving.follows();
     if matches!(keys, Keys::Editor { .. }) {
         person.terminal.note(&format!("session {}; Ctrl-D leaves", session.id))?;
     }
-    while let Some(code) = keys.input(&mut person).await? {
+    while let Some(code) = keys.input(rules, &mut person).await? {
         if code.trim().is_empty() {
             continue;
         }
@@ -160,7 +162,11 @@ impl Keys {
     }
 
     /// The next whole input; `None` when the person leaves.
-    async fn input(&mut self, person: &mut Person<'_>) -> anyhow::Result<Option<String>> {
+    async fn input(
+        &mut self,
+        rules: TypedInput,
+        person: &mut Person<'_>,
+    ) -> anyhow::Result<Option<String>> {
         let mut source = String::new();
         loop {
             let prompt = if source.is_empty() { ">>> " } else { "... " };
@@ -188,7 +194,7 @@ impl Keys {
                 source.push('\n');
             }
             source.push_str(&line);
-            if check(&source) == Input::Complete {
+            if check(rules, &source) == Input::Complete {
                 self.remember(&source);
                 return Ok(Some(source));
             }

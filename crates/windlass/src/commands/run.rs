@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use windlass_client::{Client, fresh_turn_id};
-use windlass_protocol::SessionId;
 use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
 use windlass_protocol::policy::PolicyRequest;
+use windlass_protocol::{SessionId, kinds};
 
 use crate::answers::Answers;
 use crate::duration::Timeout;
@@ -51,15 +51,15 @@ pub struct Args {
     #[arg(
         long,
         value_name = "ID",
-        conflicts_with_all = ["workspace", "python", "keep", "idle", "PolicyOptions"]
+        conflicts_with_all = ["workspace", "interpreter", "keep", "idle", "PolicyOptions"]
     )]
     session: Option<SessionId>,
     /// Where the new session works; default: the current directory, unless it is a home
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
     /// The interpreter, or a virtual environment's directory
-    #[arg(long, value_name = "PATH")]
-    python: Option<PathBuf>,
+    #[arg(long, visible_alias = kinds::DEFAULT.name, value_name = "PATH")]
+    interpreter: Option<PathBuf>,
     /// Stop the code after so long, like 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
@@ -100,7 +100,7 @@ async fn run_code(
         None => {
             let workspace = Workspace::choose(args.workspace.as_deref(), terminal)?;
             let (afterwards, idle_s) = after_command(args.keep, args.idle);
-            let made = create_in(&client, workspace, args.python.as_deref(), policy, idle_s);
+            let made = create_in(&client, workspace, args.interpreter.as_deref(), policy, idle_s);
             leaving.make(afterwards, made).await?
         }
     };
@@ -130,12 +130,12 @@ pub fn after_command(keep: bool, idle: Option<Timeout>) -> (Afterwards, Option<u
 pub async fn create_in(
     client: &Client,
     workspace: Workspace,
-    python: Option<&Path>,
+    named: Option<&Path>,
     policy: Option<PolicyRequest>,
     idle_s: Option<u64>,
 ) -> anyhow::Result<Session> {
     let create = CreateSession {
-        interpreter: python.map(interpreter).transpose()?,
+        interpreter: named.map(interpreter).transpose()?,
         policy: workspace.required(policy)?,
         workspace: workspace.directory().map(text).transpose()?,
         idle_s,
@@ -146,9 +146,9 @@ pub async fn create_in(
 
 /// The node runs elsewhere: what names a place from here is made absolute. A bare name is left
 /// for the node to find on its PATH.
-fn interpreter(python: &Path) -> anyhow::Result<String> {
-    let bare = python.components().count() == 1 && !python.is_dir();
-    if bare { text(python) } else { text(&std::path::absolute(python)?) }
+fn interpreter(named: &Path) -> anyhow::Result<String> {
+    let bare = named.components().count() == 1 && !named.is_dir();
+    if bare { text(named) } else { text(&std::path::absolute(named)?) }
 }
 
 fn text(path: &Path) -> anyhow::Result<String> {

@@ -1,4 +1,4 @@
-//! Workers that wait in a pool, some of them confined ahead for the session that will claim them.
+//! Pooled workers: refilling, views that were built before their session, and pooled keepers that fail.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use windlass_client::protocol::event::StartedBy;
 use windlass_client::protocol::policy::Limits;
 use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, run_ok, within};
 
-use crate::{PROGRAM, node, places, ready, session, started_by};
+use crate::{PROGRAM, node, ready, session, started_by};
 
 /// Makes and closes sessions, one after the other, until `enough` have been started from the pool.
 async fn come_and_go(client: Client, from_pool: Arc<AtomicUsize>, enough: usize) {
@@ -97,42 +97,6 @@ async fn plain(client: &Client) -> windlass_client::protocol::api::Session {
     client.create_session(&create).await.unwrap().session
 }
 
-/// Of two that wait, one is confined already: in a place that no session has yet.
-#[tokio::test]
-async fn a_session_may_find_its_worker_confined() {
-    let mut node = node("pool").await;
-    let client = node.client().await.unwrap();
-    ready(&node).await;
-    let [place] = &places(&node)[..] else { panic!("{:?}", places(&node)) };
-    let plain = plain(&client).await;
-    assert!(plain.workspace.ends_with(&format!("places/{place}/workspace")), "{plain:?}");
-    let code = "import os\nopen('made', 'w').write('here')\nprint(os.getcwd(), os.listdir())";
-    let printed = run_ok(&client, &plain.id, code).await;
-    assert_eq!(printed, format!("{} ['made']\n", plain.workspace));
-    // With anything of its own, a session has a place of its own too.
-    ready(&node).await;
-    let mut create = CreateSession { policy: None, ..TestNode::create() };
-    create.env.insert("GREETING".into(), "hello".into());
-    let special = client.create_session(&create).await.unwrap().session;
-    assert!(special.workspace.ends_with(special.id.as_str()), "{special:?}");
-    let greeting = run_ok(&client, &special.id, "import os; os.environ['GREETING']").await;
-    assert_eq!(greeting, "'hello'\n");
-    assert_eq!(started_by(&client, &special.id).await, StartedBy::Pool);
-    // What a node that is killed leaves for nobody, the next one removes; what is somebody's stays.
-    ready(&node).await;
-    drop(client);
-    node.kill9();
-    let left = places(&node);
-    assert_eq!(left.len(), 2, "{left:?}");
-    node.restart().await.unwrap();
-    ready(&node).await;
-    let now = places(&node);
-    let kept: Vec<_> = left.iter().filter(|place| now.contains(place)).collect();
-    assert!(now.len() == 2 && kept == [place], "{left:?}, then {now:?}");
-    let client = node.client().await.unwrap();
-    assert_eq!(run_ok(&client, &plain.id, "open('made').read()").await, "'here'\n");
-}
-
 /// The worker's process, by its number on the machine: the session has its number in its own namespace.
 fn worker_of(session: &Session) -> u32 {
     let is_worker = |pid: &u32| {
@@ -159,13 +123,11 @@ fn limits_of(pid: u32) -> BTreeSet<(String, String)> {
     groups.flat_map(read).flatten().collect()
 }
 
-/// A worker that was confined ahead, the one that follows it in its session, and one that was given
-/// everything when its session was asked for.
+/// A pooled worker, and the worker that the zygote forks for the same session after a reset.
 #[tokio::test]
-async fn one_that_was_confined_ahead_is_like_those_that_were_not() {
+async fn a_pooled_worker_is_confined_like_one_that_is_forked_for_its_session() {
     let node = node("pool").await;
     let client = node.client().await.unwrap();
-    ready(&node).await;
     let id = plain(&client).await.id;
     let code = "import os; print(os.getcwd(), sorted(os.environ.items()))";
     let seen = async |id: &SessionId| {
@@ -173,15 +135,12 @@ async fn one_that_was_confined_ahead_is_like_those_that_were_not() {
         let session = client.session(id).await.unwrap();
         (printed, limits_of(worker_of(&session)), session.started_by.unwrap())
     };
-    let (ahead, limits, by) = seen(&id).await;
+    let (pooled, limits, by) = seen(&id).await;
     assert_eq!(by, StartedBy::Pool);
     client.reset_session(&id).await.unwrap();
     let (after, limits_after, by) = seen(&id).await;
     assert_eq!(by, StartedBy::Zygote);
-    assert_eq!((ahead, &limits), (after, &limits_after), "confined ahead, and after a reset");
-    ready(&node).await;
-    let other = session(&node, &client, StartedBy::Pool).await;
-    assert_eq!(limits, seen(&other).await.1, "confined ahead, and when it was asked for");
+    assert_eq!((pooled, &limits), (after, &limits_after));
     let default =
         (String::from("pids.max"), format!("{}\n", Limits::DEFAULT.processes.unwrap() + 2));
     assert!(limits.is_empty() || limits.contains(&default), "{limits:?}");

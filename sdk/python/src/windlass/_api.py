@@ -612,6 +612,8 @@ class EventItemWorkerReady(_EventItemWorkerReady, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
+    # What it can do, as it says. Absent in events of earlier releases.
+    capabilities: Optional[list[str]]
     # The keeper's own number for it; absent for what the node says itself.
     link: Optional[LinkSeq]
     start: StartedBy
@@ -981,6 +983,8 @@ class _Session(TypedDict):
 class Session(_Session, total=False):
     """A session as it is now."""
 
+    # What the worker can do, as it says: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent until it is up.
+    capabilities: Optional[list[str]]
     # How the policy is enforced, once a worker was started under it.
     confinement: Optional[Confinement]
     # The deadline of its turns that have none of their own, where it was made with one.
@@ -993,6 +997,8 @@ class Session(_Session, total=False):
     idle_s: Optional[int]
     # The keeper's process.
     keeper_pid: Optional[int]
+    # Which kind of worker it has.
+    kind: str
     # Whose session it is.
     owner: Optional[Owner]
     # What its code may touch.

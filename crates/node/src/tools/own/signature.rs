@@ -1,8 +1,10 @@
-//! A tool's arguments as a line of Python, made of their JSON schema: what a model reads at a
-//! glance. It leaves out what it does not understand.
+//! A tool's arguments as a line of code, made of their JSON schema: what a model reads at a glance. It
+//! leaves out what it does not understand. The words for types and values are those of the session's
+//! language.
 
 use serde_json::{Map, Value};
 use windlass_protocol::host::ToolOffer;
+use windlass_protocol::kinds::Words;
 
 /// Characters of a signature; a longer one is cut.
 const CHARS_MAX: usize = 400;
@@ -16,7 +18,7 @@ const CHOICES_MAX: usize = 8;
 /// How deep lists of lists are written out.
 const DEPTH_MAX: usize = 3;
 
-pub(super) fn of(offer: &ToolOffer) -> String {
+pub(super) fn of(offer: &ToolOffer, words: &Words) -> String {
     let nothing = Map::new();
     let schema = offer.input_schema.as_ref();
     let properties = schema.and_then(|schema| schema["properties"].as_object()).unwrap_or(&nothing);
@@ -25,10 +27,10 @@ pub(super) fn of(offer: &ToolOffer) -> String {
         |name: &str| required.is_some_and(|names| names.iter().any(|other| other == name));
     let (must, may): (Vec<_>, Vec<_>) =
         properties.iter().partition(|(name, _)| is_required(name.as_str()));
-    let must = must.into_iter().map(|(name, schema)| argument(name, schema));
+    let must = must.into_iter().map(|(name, schema)| argument(name, schema, words));
     let may = may.into_iter().map(|(name, schema)| {
-        let default = schema.get("default").map_or_else(|| "None".to_owned(), literal);
-        format!("{} = {default}", argument(name, schema))
+        let default = schema.get("default").unwrap_or(&Value::Null);
+        format!("{} = {}", argument(name, schema, words), literal(default, words))
     });
     let arguments: Vec<String> = must.chain(may).collect();
     let whole = format!("{}({})", offer.name, arguments.join(", "));
@@ -39,28 +41,30 @@ pub(super) fn of(offer: &ToolOffer) -> String {
     format!("{start}...")
 }
 
-fn argument(name: &str, schema: &Value) -> String {
-    match kind(schema, DEPTH_MAX) {
+fn argument(name: &str, schema: &Value, words: &Words) -> String {
+    match kind(schema, DEPTH_MAX, words) {
         Some(kind) => format!("{name}: {kind}"),
         None => name.to_owned(),
     }
 }
 
-/// The type, where the schema says one that Python has a word for.
-fn kind(schema: &Value, depth: usize) -> Option<String> {
+/// The type, where the schema says one that the language has a word for.
+fn kind(schema: &Value, depth: usize, words: &Words) -> Option<String> {
     if let Some(choices) = schema["enum"].as_array()
         && choices.len() <= CHOICES_MAX
     {
-        let choices: Vec<String> = choices.iter().map(literal).collect();
-        return Some(format!("Literal[{}]", choices.join(", ")));
+        let choices: Vec<String> = choices.iter().map(|choice| literal(choice, words)).collect();
+        return Some(format!("{}[{}]", words.choice, choices.join(", ")));
     }
     if let Some(either) = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array()) {
         let depth = depth.checked_sub(1)?;
-        return joined(either.iter().map(|one| kind(one, depth)));
+        return joined(either.iter().map(|one| kind(one, depth, words)));
     }
     match &schema["type"] {
-        Value::String(name) => word(name, schema, depth),
-        Value::Array(names) => joined(names.iter().map(|name| word(name.as_str()?, schema, depth))),
+        Value::String(name) => word(name, schema, depth, words),
+        Value::Array(names) => {
+            joined(names.iter().map(|name| word(name.as_str()?, schema, depth, words)))
+        }
         _ => None,
     }
 }
@@ -70,29 +74,32 @@ fn joined(kinds: impl Iterator<Item = Option<String>>) -> Option<String> {
     kinds.filter(|kinds| !kinds.is_empty()).map(|kinds| kinds.join(" | "))
 }
 
-fn word(name: &str, schema: &Value, depth: usize) -> Option<String> {
+fn word(name: &str, schema: &Value, depth: usize, words: &Words) -> Option<String> {
     let word = match name {
-        "string" => "str",
-        "integer" => "int",
-        "number" => "float",
-        "boolean" => "bool",
-        "object" => "dict",
-        "null" => "None",
+        "string" => words.string,
+        "integer" => words.integer,
+        "number" => words.number,
+        "boolean" => words.boolean,
+        "object" => words.object,
+        "null" => words.null,
         "array" => {
-            let items = depth.checked_sub(1).and_then(|depth| kind(&schema["items"], depth));
-            return Some(items.map_or_else(|| "list".to_owned(), |items| format!("list[{items}]")));
+            let items = depth.checked_sub(1).and_then(|depth| kind(&schema["items"], depth, words));
+            return Some(match items {
+                Some(items) => format!("{}[{items}]", words.list),
+                None => words.list.to_owned(),
+            });
         }
         _ => return None,
     };
     Some(word.to_owned())
 }
 
-/// A JSON value as Python writes it.
-fn literal(value: &Value) -> String {
+/// A JSON value as the language writes it.
+fn literal(value: &Value, words: &Words) -> String {
     let text = match value {
-        Value::Null => "None".to_owned(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
+        Value::Null => words.null.to_owned(),
+        Value::Bool(true) => words.yes.to_owned(),
+        Value::Bool(false) => words.no.to_owned(),
         Value::Number(_) | Value::String(_) => value.to_string(),
         Value::Array(items) if items.is_empty() => "[]".to_owned(),
         Value::Object(fields) if fields.is_empty() => "{}".to_owned(),
@@ -104,16 +111,18 @@ fn literal(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use windlass_protocol::kinds;
 
     use super::*;
 
     fn signature(schema: Option<Value>) -> String {
-        of(&ToolOffer {
+        let offer = ToolOffer {
             name: "t".to_owned(),
             description: String::new(),
             input_schema: schema,
             deadline_ms: None,
-        })
+        };
+        of(&offer, &kinds::DEFAULT.words)
     }
 
     fn with(properties: Value) -> String {
@@ -121,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_reads_as_python() {
+    fn a_schema_reads_as_code() {
         for (properties, expected) in [
             (
                 json!({"limit": {"type": "integer", "default": 10}, "must": {"type": "string"}}),

@@ -2,6 +2,7 @@
 
 use windlass_protocol::SessionId;
 use windlass_protocol::host::Declaration;
+use windlass_protocol::kinds;
 
 use super::*;
 use crate::tools::Scope;
@@ -12,7 +13,7 @@ fn world(tools: Value) -> (Hub, Caller) {
     let host = hub.attach(Scope::Session(session.clone())).unwrap();
     let declaration: Declaration = serde_json::from_value(json!({"tools": tools})).unwrap();
     hub.declare(&host, declaration).unwrap();
-    (hub, Caller { session, owner: None, rules: Vec::new() })
+    (hub, Caller { session, owner: None, rules: Vec::new(), words: &kinds::DEFAULT.words })
 }
 
 fn files() -> (Hub, Caller) {

@@ -102,7 +102,7 @@ fn programs(programs: &[Program]) -> Vec<Item> {
 fn program(program: &Program) -> Option<Item> {
     let name = program.name;
     let Some(path) = &program.path else {
-        let help = "install it, or name one with --python";
+        let help = "install it, or name one with --interpreter";
         return program.needed.then(|| Item::bad(name, "not on PATH", help));
     };
     let version = program.version.as_deref().unwrap_or_default();

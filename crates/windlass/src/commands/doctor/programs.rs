@@ -8,16 +8,13 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use windlass_node::sandbox::{Depth, Site, survey};
+use windlass_protocol::kinds;
 use windlass_protocol::policy::Policy;
 
 use super::report::Program;
 
-const PYTHON: &str = "python3";
-
-/// Languages and tools, with what prints their version.
-const TOOLS: [(&str, &[&str]); 6] = [
-    // An interpreter may be a script that stands in for another: it says itself where it is.
-    (PYTHON, &["-c", "import sys; print(sys.version.split()[0], sys.executable)"]),
+/// Languages and tools besides those of the workers, with what prints their version.
+const TOOLS: [(&str, &[&str]); 5] = [
     ("R", &["--version"]),
     ("node", &["--version"]),
     ("bash", &["--version"]),
@@ -38,30 +35,34 @@ pub fn find(site: &Site) -> Vec<Program> {
         let real = std::fs::canonicalize(path).ok()?;
         hidden.keys().find(|hidden| real.starts_with(hidden)).cloned()
     };
-    let tools = TOOLS.into_iter().map(|(name, args)| {
-        let found = on_path(name);
-        let said = found.as_deref().and_then(|path| first_line(path, args));
-        let (version, path) = match (name, said) {
-            (PYTHON, Some(said)) => match said.split_once(' ') {
-                Some((version, real)) => (Some(version.to_owned()), Some(PathBuf::from(real))),
-                None => (Some(said), found),
-            },
-            (_, said) => (said.as_deref().map(number), found),
+    // An interpreter may be a script that stands in for another: it says itself where it is.
+    let interpreters = kinds::ALL.iter().map(|kind| {
+        let found = on_path(kind.interpreter);
+        let said = found.as_deref().and_then(|path| first_line(path, kind.version_arguments));
+        let (version, path) = match said.as_deref().and_then(|said| said.split_once(' ')) {
+            Some((version, real)) => (Some(version.to_owned()), Some(PathBuf::from(real))),
+            None => (said, found),
         };
         let hidden_by = path.as_deref().and_then(hides);
-        Program { name, path, version, hidden_by, needed: name == PYTHON }
+        Program { name: kind.interpreter, path, version, hidden_by, needed: true }
+    });
+    let tools = TOOLS.into_iter().map(|(name, args)| {
+        let path = on_path(name);
+        let said = path.as_deref().and_then(|path| first_line(path, args));
+        let (version, hidden_by) = (said.as_deref().map(number), path.as_deref().and_then(hides));
+        Program { name, path, version, hidden_by, needed: false }
     });
     let agents = AGENTS.into_iter().map(|name| {
         let path = on_path(name);
         let hidden_by = path.as_deref().and_then(hides);
         Program { name, path, version: None, hidden_by, needed: false }
     });
-    tools.chain(agents).collect()
+    interpreters.chain(tools).chain(agents).collect()
 }
 
 /// The interpreter that sessions start with.
 pub fn interpreter(programs: &[Program]) -> Option<PathBuf> {
-    programs.iter().find(|program| program.name == PYTHON)?.path.clone()
+    programs.iter().find(|program| program.name == kinds::DEFAULT.interpreter)?.path.clone()
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {

@@ -1,6 +1,9 @@
-//! Whether what was typed so far is a whole piece of Python, by the simple rules that a person
+//! Whether what was typed so far is a whole piece of code, by the simple rules that a person
 //! typing expects: brackets and quotes are closed, no line ends in a colon or a backslash, and an
-//! indented block ends with an empty line. What Python itself thinks of it, the worker says.
+//! indented block ends with an empty line. What the language itself thinks of it, the worker
+//! says.
+
+use windlass_protocol::kinds::TypedInput;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
@@ -8,8 +11,14 @@ pub enum Input {
     Unfinished,
 }
 
-/// `source` is all lines typed so far, without the last line's end.
-pub fn check(source: &str) -> Input {
+/// Checks by the rules of a language. `source` is all lines typed so far, without the last line's end.
+pub fn check(rules: TypedInput, source: &str) -> Input {
+    match rules {
+        TypedInput::IndentedBlocks => indented_blocks(source),
+    }
+}
+
+fn indented_blocks(source: &str) -> Input {
     let Some(last) = source.lines().last() else { return Input::Complete };
     // An empty line typed last: `lines` does not show it.
     let ends_empty = source.ends_with('\n') || last.trim().is_empty();
@@ -130,7 +139,7 @@ mod tests {
             " 1",
             "f'{x:>3}'",
         ] {
-            assert_eq!(check(source), Input::Complete, "{source:?}");
+            assert_eq!(indented_blocks(source), Input::Complete, "{source:?}");
         }
     }
 
@@ -152,7 +161,7 @@ mod tests {
             "def f(\n    a,\n):",
             "f('a)', (",
         ] {
-            assert_eq!(check(source), Input::Unfinished, "{source:?}");
+            assert_eq!(indented_blocks(source), Input::Unfinished, "{source:?}");
         }
     }
 }

@@ -16,10 +16,8 @@ use rustix::process::{Signal, pidfd_send_signal};
 use windlass_protocol::environments::{ZygoteInfo, ZygoteState};
 
 use super::marks::Marks;
-use super::start_alike;
-use crate::context::Context;
-use crate::keepers;
-use crate::nursery::{Born, open_log};
+use crate::keepers::Keepers;
+use crate::nursery::Born;
 use crate::passing;
 use crate::trust::{Advice, Distrust, Places, Trust};
 use crate::workers::ZygoteRecipe;
@@ -46,6 +44,7 @@ pub(crate) struct Zygote {
     /// other end when the zygote ends. Requests reach the zygote only through here.
     control: OwnedFd,
     env: BTreeMap<String, String>,
+    reads_at_start: fn(&str) -> bool,
     missing: Vec<String>,
     marks: Marks,
     /// The directories from which the zygote loaded its code.
@@ -71,25 +70,34 @@ pub(super) enum ZygoteError {
 impl Zygote {
     /// Starts one and waits until it is ready. Not for a thread that others wait for.
     pub(super) fn start(
-        context: &Context,
+        keepers: &Keepers,
+        trust: &Trust,
         recipe: ZygoteRecipe,
         number: u64,
     ) -> Result<Self, ZygoteError> {
         let failed = |act| move |cause| ZygoteError::Start { act, cause };
-        let config = &context.config;
-        let log = open_log(&keepers::log_path(config)).map_err(failed("open the log"))?;
-        let ZygoteRecipe { argv, env, places, trusted } = recipe;
-        let generation = AtomicU64::new(context.trust.generation());
+        let log = keepers.log().map_err(failed("open the log"))?;
+        let ZygoteRecipe { argv, env, reads_at_start, places, trusted } = recipe;
+        let generation = AtomicU64::new(trust.generation());
         // Until the zygote has loaded its modules, no session may start that can write there.
-        let _in_use = context.trust.hold(&trusted).map_err(|why| distrusted(&why))?;
-        let started = context.nursery.zygote(&argv, &env, Path::new("/"), log.as_fd());
+        let _in_use = trust.hold(&trusted).map_err(|why| distrusted(&why))?;
+        let started = keepers.nursery.zygote(&argv, &env, Path::new("/"), log.as_fd());
         let (process, control) = started.map_err(failed("start it"))?;
         let (marks, missing) = (Marks::of(places), Vec::new());
-        let mut zygote =
-            Self { number, process, control, env, missing, marks, trusted, generation };
-        zygote.tell_roots(&context.trust).map_err(failed("tell it what sessions can write"))?;
+        let mut zygote = Self {
+            number,
+            process,
+            control,
+            env,
+            reads_at_start,
+            missing,
+            marks,
+            trusted,
+            generation,
+        };
+        zygote.tell_roots(trust).map_err(failed("tell it what sessions can write"))?;
         zygote.hear_ready()?;
-        context.trust.check(&zygote.trusted).map_err(|why| distrusted(&why))?;
+        trust.check(&zygote.trusted).map_err(|why| distrusted(&why))?;
         Ok(zygote)
     }
 
@@ -152,7 +160,7 @@ impl Zygote {
 
     /// Whether a session with this environment gets what it would get without a zygote.
     pub fn fits(&self, env: &BTreeMap<String, String>) -> bool {
-        start_alike(&self.env, env)
+        start_alike(&self.env, env, self.reads_at_start)
     }
 
     /// Checks that no session can write to the directories from which the zygote loaded its code.
@@ -189,6 +197,16 @@ impl Drop for Zygote {
     }
 }
 
+/// Whether two environments are the same to whatever reads them when it starts.
+fn start_alike(
+    one: &BTreeMap<String, String>,
+    other: &BTreeMap<String, String>,
+    reads_at_start: fn(&str) -> bool,
+) -> bool {
+    let read = |(name, _): &(&String, &String)| reads_at_start(name);
+    one.iter().filter(read).eq(other.iter().filter(read))
+}
+
 fn distrusted(why: &Distrust) -> ZygoteError {
     ZygoteError::Untrusted(Advice(why).to_string())
 }
@@ -197,4 +215,29 @@ fn pss_kib(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_is_read_at_the_start_must_be_alike() {
+        let zygote = variables(&[("HOME", "/a"), ("PATH", "/bin")]);
+        let with = |name, value| {
+            let mut all = zygote.clone();
+            all.insert(String::from(name), String::from(value));
+            all
+        };
+        let alike = |env: &BTreeMap<String, String>| {
+            start_alike(&zygote, env, |name| ["HOME", "SEED"].contains(&name))
+        };
+        assert!(alike(&with("TOKEN", "1")) && alike(&with("PATH", "/usr/bin")));
+        assert!(!alike(&with("SEED", "0")) && !alike(&with("HOME", "/b")));
+        assert!(!alike(&variables(&[])));
+    }
 }

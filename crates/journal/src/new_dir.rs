@@ -1,6 +1,6 @@
-//! A session's directory before there is the session: with an empty segment in it, which can be made
-//! before anybody asks. It appears among the sessions with its first record in it, whenever the node
-//! dies; what never does is swept away when the journal is next opened.
+//! A session's directory while it is being made. The directory appears among the sessions with its
+//! first record in it or not at all, whenever the node dies; a directory that never became a session's
+//! is removed when the journal is next opened.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,15 +15,16 @@ use crate::segment::{self, Head};
 /// The event that a session's first segment begins with.
 pub(crate) const FIRST_SEQ: Seq = Seq(1);
 
-/// Such a directory. It goes with this, unless it has become a session's.
+/// A directory with an empty first segment. Dropping this removes the directory unless it has become a
+/// session's.
 #[derive(Debug)]
-pub struct Spare {
+pub(crate) struct NewDir {
     segment: File,
     aside: Aside,
 }
 
-impl Spare {
-    pub(crate) fn make(path: PathBuf) -> Result<Self, CreateError> {
+impl NewDir {
+    pub fn make(path: PathBuf) -> Result<Self, CreateError> {
         fs::create_dir(&path).map_err(|cause| CreateError::Io { path: path.clone(), cause })?;
         let aside = Aside { path, kept: false };
         let segment = log::create_segment(&segment::path(&aside.path, FIRST_SEQ))?;
@@ -31,7 +32,7 @@ impl Spare {
     }
 
     /// Makes it the session's directory.
-    pub(crate) fn become_session(
+    pub fn become_session(
         self,
         dir: &Path,
         head: &Head,

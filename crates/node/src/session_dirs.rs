@@ -67,7 +67,7 @@ fn names_of(id: &SessionId) -> impl Iterator<Item = OsString> {
 
 /// Whether a keeper's word for the current room can be: the first one, or one of those that forks make
 /// in it.
-pub(super) fn is_room_of(first: &Path, room: &Path) -> bool {
+pub(crate) fn is_room_of(first: &Path, room: &Path) -> bool {
     let Ok(below) = room.strip_prefix(first) else { return false };
     let next = family::next_room(Path::new(""));
     below.components().count() <= DEPTH_MAX
@@ -76,7 +76,7 @@ pub(super) fn is_room_of(first: &Path, room: &Path) -> bool {
 
 /// Why a twin's place cannot be moved into its family.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum InstallError {
+pub(crate) enum InstallError {
     #[error("{path} cannot be used: {cause}")]
     Room { path: PathBuf, cause: io::Error },
     #[error("{path} is in the way and cannot be moved away: {cause}")]
@@ -85,7 +85,7 @@ pub(super) enum InstallError {
 
 /// A twin's place while it is built. What is left of it is removed when it is dropped.
 #[derive(Debug)]
-pub(super) struct Staged {
+pub(crate) struct Staged {
     staging: Directory,
     directory: Directory,
     name: OsString,
@@ -165,7 +165,7 @@ pub(crate) fn sweep_staging(config: &Config) {
 }
 
 /// Removes the place of a twin that has not come to be.
-pub(super) fn remove_place(config: &Config, room: &Path) {
+pub(crate) fn remove_place(config: &Config, room: &Path) {
     remove(config, &family::place(room));
 }
 

@@ -1,0 +1,237 @@
+//! One way to get a worker: [`Provision::acquire`]. It makes what a session has on disk, plans the session's
+//! confinement, and gets a keeper and a worker by the quickest of three strategies:
+//!
+//! - *pool*: a pooled worker becomes the session's;
+//! - *zygote*: a zygote forks a worker for the session;
+//! - *exec*: the keeper runs the worker's program. This always works.
+//!
+//! What a session does not keep is un-made by [`Provision::release`].
+
+mod base;
+mod environment;
+mod environments;
+mod launch_size;
+mod lease;
+mod marks;
+mod planner;
+mod pool;
+mod pooled;
+mod session_dir;
+mod tending;
+mod zygote;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use windlass_protocol::api::CreateSession;
+use windlass_protocol::environments::EnvironmentList;
+use windlass_protocol::policy::{Network, Policy};
+use windlass_protocol::{Epoch, SessionId};
+
+use self::base::PlannedFor;
+use self::environments::Environments;
+use self::planner::{Planned, Planner};
+use self::pooled::{Claimed, Makers};
+use self::session_dir::SessionDir;
+use self::zygote::Zygote;
+use crate::cgroups::SessionCgroups;
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::keepers::Keepers;
+use crate::placeholders::Placeholders;
+use crate::trust::Trust;
+use crate::workers::{Recipe, Workers};
+
+pub(crate) use self::lease::{KeeperDoor, Lease, Made, WorkerParts, WorkerStart};
+pub(crate) use self::tending::tend;
+
+/// Gets workers for sessions. See the module's first lines.
+#[derive(Debug)]
+pub(crate) struct Provision {
+    config: Arc<Config>,
+    epoch: Epoch,
+    trust: Arc<Trust>,
+    workers: Arc<Workers>,
+    placeholders: Arc<Placeholders>,
+    makers: Makers,
+    planner: Planner,
+    environments: Environments,
+}
+
+/// What provision works with.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub config: Arc<Config>,
+    pub epoch: Epoch,
+    pub trust: Arc<Trust>,
+    pub workers: Arc<Workers>,
+    pub placeholders: Arc<Placeholders>,
+    pub keepers: Arc<Keepers>,
+    pub cgroups: Arc<SessionCgroups>,
+}
+
+/// The session that a worker is for.
+#[derive(Debug)]
+pub(crate) struct SessionSpec<'a> {
+    pub id: &'a SessionId,
+    pub wanted: &'a CreateSession,
+    pub policy: &'a Policy,
+}
+
+impl Provision {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { config, epoch, trust, workers, placeholders, keepers, cgroups } = parts;
+        let planner = Planner::new(config.clone(), cgroups.support().clone());
+        let environments = Environments::new(&config, trust.clone());
+        let makers = Makers { keepers, cgroups };
+        Self { config, epoch, trust, workers, placeholders, makers, planner, environments }
+    }
+
+    /// Gets a worker for a session, with all that the session needs. Touches the disk and starts
+    /// processes: not for the thread that serves turns.
+    pub fn acquire(&self, spec: &SessionSpec<'_>) -> Result<Lease, Failure> {
+        let dir = SessionDir::make(&self.config, &self.trust, spec.id, spec.wanted)?;
+        let (session, cgroups) = (spec.id.clone(), Vec::new());
+        let mut made = Made { session, dir, cgroups, socket: None };
+        match self.start(spec, &mut made) {
+            Ok((keeper, worker)) => Ok(Lease { keeper, worker, made }),
+            Err(failure) => {
+                self.release(&made);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Un-makes all that was made for a session that does not come to be. May wait a little for the
+    /// keeper's process to be gone.
+    pub fn release(&self, made: &Made) {
+        if let Some(socket) = &made.socket {
+            self.makers.keepers.end_unanswered(&made.session, socket);
+        }
+        self.makers.cgroups.remove(&made.cgroups);
+        made.dir.remove(&self.config);
+        self.placeholders.release(&made.session);
+    }
+
+    /// A connection to the zygote of this interpreter, for one more worker of a session that had its
+    /// first one from there.
+    pub fn zygote_connection(&self, program: &Path) -> Option<OwnedFd> {
+        self.environments.connect(program)
+    }
+
+    /// What the environments are like at this moment.
+    pub fn environments(&self) -> EnvironmentList {
+        self.environments.list()
+    }
+
+    /// Waits until no zygote and no pooled worker is on its way.
+    pub async fn settled(&self) {
+        self.environments.settled().await;
+    }
+
+    /// Ends all zygotes and pooled workers, because the node ends.
+    pub async fn shut_down(self: Arc<Self>) {
+        // It fails only with the runtime.
+        let _ = tokio::task::spawn_blocking(move || {
+            for worker in self.environments.shut_down() {
+                worker.end(&self.makers);
+            }
+        })
+        .await;
+    }
+
+    fn start(
+        &self,
+        spec: &SessionSpec<'_>,
+        made: &mut Made,
+    ) -> Result<(KeeperDoor, WorkerParts), Failure> {
+        let SessionSpec { id, wanted, policy } = spec;
+        let dir = &mut made.dir;
+        let mut recipe = self.workers.recipe(wanted, &dir.workspace)?;
+        let planned = self.planner.plan(id, policy, dir, &mut recipe, &self.placeholders)?;
+        launch_size::check(&recipe.env, &planned.text)?;
+        self.remember_writable(id, &planned)?;
+        let zygote = self.zygote_for(policy, &dir.workspace, &recipe);
+        let keeper = self.start_keeper(spec, made, &planned, zygote.as_deref())?;
+        let egress =
+            matches!(policy.network, Network::Hosts(_)).then(|| self.config.egress_socket());
+        let zygote_of = zygote.map(|_| recipe.interpreter.clone());
+        Ok((keeper, WorkerParts { recipe, plan: planned.text, egress, zygote_of }))
+    }
+
+    /// Records what the session can write, before anything of it runs and before a zygote is looked for.
+    fn remember_writable(&self, id: &SessionId, planned: &Planned) -> Result<(), Failure> {
+        let is_new = self.trust.remember(&planned.writable).map_err(|error| {
+            Failure::while_making(format_args!("cannot record what session {id} can write"), &error)
+        })?;
+        if is_new {
+            self.environments.end_untrusted();
+        }
+        Ok(())
+    }
+
+    /// The zygote that the session's workers can be forked from, if there is one. Nothing that the session
+    /// can write runs in a zygote.
+    fn zygote_for(
+        &self,
+        policy: &Policy,
+        workspace: &Path,
+        recipe: &Recipe,
+    ) -> Option<Arc<Zygote>> {
+        let program = &recipe.interpreter;
+        let roots = policy.writable.iter().map(PathBuf::from).chain([workspace.to_owned()]);
+        let within = |root: PathBuf| program.starts_with(&root) && root != Path::new("/");
+        if roots.into_iter().any(within) {
+            return None;
+        }
+        self.environments.zygote_for(recipe)
+    }
+
+    /// Starts the keeper, by the quickest strategy that there is.
+    fn start_keeper(
+        &self,
+        spec: &SessionSpec<'_>,
+        made: &mut Made,
+        planned: &Planned,
+        zygote: Option<&Zygote>,
+    ) -> Result<KeeperDoor, Failure> {
+        if let Some(Claimed { socket, cgroups, line }) =
+            zygote.and_then(|zygote| self.claim_pooled(spec, made, planned, zygote))
+        {
+            made.cgroups = cgroups;
+            made.socket = Some(socket.clone());
+            return Ok(KeeperDoor { socket, start: WorkerStart::Pool(line) });
+        }
+        let id = spec.id;
+        let failed = |what: &str, error: &(dyn std::error::Error + 'static)| {
+            Failure::while_making(format_args!("the {what} of session {id} cannot be made"), error)
+        };
+        let cgroups = self.makers.cgroups.make(id, &spec.policy.limits);
+        made.cgroups = cgroups.map_err(|error| failed("cgroups", &error))?;
+        let socket = self.makers.keepers.start(id).map_err(|error| failed("keeper", &error))?;
+        made.socket = Some(socket.clone());
+        let connection = zygote.and_then(|zygote| zygote.connect().ok());
+        let start = connection.map_or(WorkerStart::Exec, WorkerStart::Zygote);
+        Ok(KeeperDoor { socket, start })
+    }
+
+    fn claim_pooled(
+        &self,
+        spec: &SessionSpec<'_>,
+        made: &Made,
+        planned: &Planned,
+        zygote: &Zygote,
+    ) -> Option<Claimed> {
+        let own = [&*made.dir.workspace, &*made.dir.family];
+        let session = PlannedFor { plan: &planned.plan, around: &planned.around, own };
+        let worker = self.environments.claim(zygote.number(), &session)?;
+        match worker.become_session(&self.makers, spec.id, &spec.policy.limits) {
+            Ok(claimed) => Some(claimed),
+            Err(error) => {
+                tracing::warn!(session = %spec.id, %error, "a pooled worker is not used");
+                None
+            }
+        }
+    }
+}

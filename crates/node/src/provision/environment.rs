@@ -1,0 +1,242 @@
+//! One environment: an interpreter that the user named, its zygote, and its pool.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use windlass_protocol::environments::{
+    self, EnvironmentEntry, POOL_DEFAULT, PoolInfo, ZygoteInfo, ZygoteState,
+};
+
+use super::base::{PlannedFor, PoolBase};
+use super::pool::{Effect, Event, Memory, Pool, PoolKey, WorkerNo};
+use super::pooled::PooledWorker;
+use super::zygote::Zygote;
+use crate::config::StartBy;
+use crate::trust::{Advice, Trust};
+
+#[derive(Debug)]
+pub(super) struct Environment {
+    pub entry: EnvironmentEntry,
+    /// Pooled workers of one key.
+    pool_size: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    /// The interpreter, once it was looked for.
+    pub program: Option<PathBuf>,
+    pub zygote: Stage,
+    /// When a session last asked.
+    pub used: Option<Instant>,
+    pub memory: Memory,
+    pool: Pool,
+    /// The bases of all keys that the pool knows.
+    bases: Vec<Arc<PoolBase>>,
+    workers: HashMap<WorkerNo, PooledWorker>,
+    /// Workers that are to be made and to be ended. The task that tends the environments does it.
+    to_make: Vec<(WorkerNo, Arc<PoolBase>)>,
+    to_end: Vec<PooledWorker>,
+    born: Instant,
+}
+
+/// Where a zygote is in its life.
+#[derive(Debug, Default)]
+pub(super) enum Stage {
+    #[default]
+    None,
+    Starting,
+    Ready(Arc<Zygote>),
+    Failed {
+        why: String,
+        since: Instant,
+    },
+}
+
+impl Environment {
+    pub fn new(entry: &EnvironmentEntry, start: StartBy) -> Self {
+        let pool_size = match start {
+            StartBy::Pool => entry.pool.unwrap_or(POOL_DEFAULT),
+            StartBy::Exec | StartBy::Zygote => 0,
+        };
+        let born = Instant::now();
+        let state = State {
+            program: None,
+            zygote: Stage::None,
+            // As if somebody had asked: the first session should find a zygote.
+            used: Some(born),
+            memory: Memory::Enough,
+            pool: Pool::new(pool_size),
+            bases: Vec::new(),
+            workers: HashMap::new(),
+            to_make: Vec::new(),
+            to_end: Vec::new(),
+            born,
+        };
+        Self { entry: entry.clone(), pool_size, state: Mutex::new(state) }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock can panic")
+    }
+
+    /// Whether the base of sessions that ask for nothing special is still to be found.
+    pub fn lacks_base(&self) -> bool {
+        let state = self.lock();
+        self.pool_size > 0 && matches!(state.zygote, Stage::Ready(_)) && state.bases.is_empty()
+    }
+
+    /// Whether a zygote or a pooled worker is on its way.
+    pub fn is_on_its_way(&self) -> bool {
+        let state = self.lock();
+        match &state.zygote {
+            Stage::None => state.used.is_some(),
+            Stage::Starting => true,
+            Stage::Ready(_) => {
+                self.pool_size > 0 && (state.bases.is_empty() || !state.pool.is_settled())
+            }
+            Stage::Failed { .. } => false,
+        }
+    }
+
+    pub fn info(&self) -> environments::Environment {
+        let state = self.lock();
+        let none = ZygoteInfo {
+            state: ZygoteState::None,
+            pid: None,
+            pss_kib: None,
+            missing: Vec::new(),
+            error: None,
+        };
+        let zygote = match &state.zygote {
+            Stage::None => none,
+            Stage::Starting => ZygoteInfo { state: ZygoteState::Starting, ..none },
+            Stage::Ready(zygote) => zygote.info(),
+            Stage::Failed { why, .. } => {
+                ZygoteInfo { state: ZygoteState::Failed, error: Some(why.clone()), ..none }
+            }
+        };
+        let (ready, size) = state.pool.counts();
+        environments::Environment {
+            interpreter: self.entry.interpreter.clone(),
+            program: state.program.as_ref().map(|program| program.display().to_string()),
+            preload: self.entry.preload.clone(),
+            zygote,
+            pool: PoolInfo { size, ready },
+        }
+    }
+}
+
+impl State {
+    /// Whether its zygote is this one.
+    pub fn is_of(&self, number: u64) -> bool {
+        matches!(&self.zygote, Stage::Ready(zygote) if zygote.number() == number)
+    }
+
+    /// A pooled worker for a session with this plan.
+    pub fn claim(&mut self, session: &PlannedFor<'_>) -> Option<PooledWorker> {
+        let key = self.key_of(session);
+        loop {
+            let worker = self.apply(Event::Claimed(key))?;
+            if worker.is_alive() {
+                return Some(worker);
+            }
+            self.to_end.push(worker);
+        }
+    }
+
+    /// The key of a session's plan. The pool forgets keys that could be the plan's, were the machine as it
+    /// was when their workers were made.
+    fn key_of(&mut self, session: &PlannedFor<'_>) -> PoolKey {
+        let fits = |base: &&Arc<PoolBase>| base.is_for(session.plan);
+        let fitting: Vec<Arc<PoolBase>> = self.bases.iter().filter(fits).cloned().collect();
+        for base in fitting {
+            if base.is_current(session.around) {
+                return base.key;
+            }
+            self.apply(Event::Stale(base.key));
+        }
+        self.add_base(PoolBase::of(session))
+    }
+
+    fn add_base(&mut self, base: PoolBase) -> PoolKey {
+        let key = base.key;
+        self.bases.push(Arc::new(base));
+        key
+    }
+
+    /// Sessions with this base are expected.
+    pub fn expect(&mut self, base: PoolBase) {
+        let key = self.add_base(base);
+        self.apply(Event::Expected(key));
+    }
+
+    /// A pooled worker was made, or could not be.
+    pub fn made(&mut self, number: WorkerNo, made: Option<PooledWorker>) {
+        match made {
+            Some(worker) => {
+                self.workers.insert(number, worker);
+                self.apply(Event::Made(number));
+            }
+            None => {
+                self.apply(Event::MakeFailed(number));
+            }
+        }
+    }
+
+    /// Ends pooled workers whose keepers have ended, and lets the pool decide what time has brought.
+    pub fn tick(&mut self) {
+        let dead = self.workers.iter().filter(|(_, worker)| !worker.is_alive());
+        for number in dead.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.to_end.extend(self.workers.remove(&number));
+            self.apply(Event::Ended(number));
+        }
+        self.apply(Event::Tick);
+    }
+
+    /// How long until [`Self::tick`] is due.
+    pub fn until_tick(&self) -> Option<Duration> {
+        let now = self.born.elapsed();
+        self.pool.next_tick(now).map(|at| at.saturating_sub(now))
+    }
+
+    /// The workers that are to be made and to be ended.
+    pub fn take_work(&mut self) -> (Vec<(WorkerNo, Arc<PoolBase>)>, Vec<PooledWorker>) {
+        (std::mem::take(&mut self.to_make), std::mem::take(&mut self.to_end))
+    }
+
+    /// Ends the zygote if a session can write to where its code came from; whether it stays.
+    pub fn keep_if_trusted(&mut self, trust: &Trust) -> bool {
+        let Stage::Ready(zygote) = &self.zygote else { return true };
+        let Err(why) = zygote.check_trust(trust) else { return true };
+        tracing::warn!(%why, "a zygote is ended");
+        self.end_zygote();
+        self.zygote = Stage::Failed { why: Advice(&why).to_string(), since: Instant::now() };
+        false
+    }
+
+    /// Ends the zygote and its pooled workers. Workers that sessions have claimed go on.
+    pub fn end_zygote(&mut self) {
+        self.zygote = Stage::None;
+        self.apply(Event::ZygoteGone);
+    }
+
+    /// Steps the pool, and notes what is to be done; the worker that the pool gives.
+    fn apply(&mut self, event: Event) -> Option<PooledWorker> {
+        let mut given = None;
+        for effect in self.pool.step(event, self.born.elapsed(), self.memory) {
+            match effect {
+                Effect::Give(number) => given = self.workers.remove(&number),
+                Effect::End(number) => self.to_end.extend(self.workers.remove(&number)),
+                Effect::Forget(key) => self.bases.retain(|base| base.key != key),
+                Effect::Make(key, number) => {
+                    let base = self.bases.iter().find(|base| base.key == key).cloned();
+                    self.to_make.extend(base.map(|base| (number, base)));
+                }
+            }
+        }
+        given
+    }
+}

@@ -1,0 +1,185 @@
+//! How a new session is confined: from what its client asks for to the plan that its keeper gets. The
+//! machine is asked once what it can do; each session only what lies around it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use windlass_protocol::confinement::Isolation;
+use windlass_protocol::policy::{Network, Policy, PolicyRequest, WorkspaceAccess};
+use windlass_protocol::{ErrorCode, SessionId};
+use windlass_sandbox::cgroup::CgroupSupport;
+use windlass_sandbox::plan::{depth, holds_names};
+use windlass_sandbox::survey::homes;
+use windlass_sandbox::{
+    Around, Depth, Kept, Machine, Place, Plan, Site, Unreadable, names_at, plan, survey_with,
+};
+
+use super::base::{PlannedFor, PoolBase};
+use super::session_dir::{self, SessionDir};
+use crate::config::Config;
+use crate::egress::proxy_environment;
+use crate::failure::Failure;
+use crate::placeholders::Placeholders;
+use crate::workers::Recipe;
+
+/// The private `/tmp` of a session with a view of its own.
+const PRIVATE_TMP: &str = "/tmp";
+
+/// Plans sessions' confinement.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    config: Arc<Config>,
+    cgroups: CgroupSupport,
+    machine: OnceLock<Machine>,
+    /// What was last found around sessions.
+    surroundings: Kept,
+    /// Homes of the machine's users, and directories of programs on PATH.
+    homes: Vec<PathBuf>,
+    programs: Vec<PathBuf>,
+}
+
+/// A session's plan, and what it was made from.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub plan: Plan,
+    /// The plan as keepers get it.
+    pub text: String,
+    pub around: Arc<Around>,
+    /// Where the session can write.
+    pub writable: Vec<PathBuf>,
+}
+
+impl Planner {
+    pub fn new(config: Arc<Config>, cgroups: CgroupSupport) -> Self {
+        Self {
+            config,
+            cgroups,
+            machine: OnceLock::new(),
+            surroundings: Kept::default(),
+            homes: homes::homes(),
+            programs: homes::programs(),
+        }
+    }
+
+    /// What this machine can enforce: found out when it is first asked for, by trying.
+    pub fn machine(&self) -> &Machine {
+        self.machine.get_or_init(|| Machine::with_cgroups(self.cgroups.clone()))
+    }
+
+    /// Plans a session's confinement, and gives the recipe the environment that belongs to it. Makes the
+    /// session's temporary directory and placeholders, where the plan needs them.
+    pub(super) fn plan(
+        &self,
+        id: &SessionId,
+        policy: &Policy,
+        dir: &mut SessionDir,
+        recipe: &mut Recipe,
+        placeholders: &Placeholders,
+    ) -> Result<Planned, Failure> {
+        let machine = self.machine();
+        if depth(policy, machine) == Depth::Rules {
+            dir.make_tmp(&self.config, self.config.tmp_of(id))?;
+        }
+        let mut site = self.site(recipe, dir);
+        let is_own = dir.workspace_is_new && policy.writable.is_empty();
+        if !is_own && holds_names(policy, machine) {
+            site.names = Some(placeholders.acquire(id, || names_at(policy, &site)));
+        }
+        let (place, around) =
+            survey_with(&self.surroundings, policy, &site, depth(policy, machine));
+        let plan = plan(policy, machine, &place)
+            .map_err(|error| Failure::new(ErrorCode::NotEnforceable, error.to_string()))?;
+        let text = serde_json::to_string(&plan)
+            .map_err(|error| Failure::internal(&format!("a plan has no JSON: {error}")))?;
+        if plan.isolation != Isolation::None {
+            check_interpreter(&place, recipe)?;
+        }
+        environment(policy, &plan, dir.tmp.as_deref(), recipe);
+        Ok(Planned { plan, text, around, writable: writable(policy, place) })
+    }
+
+    /// The base of sessions whose clients ask for nothing special, before there is such a session.
+    pub(super) fn usual_base(&self, recipe: &Recipe) -> Option<PoolBase> {
+        let dir = SessionDir {
+            workspace: self.config.workspaces_dir(),
+            workspace_is_new: true,
+            family: self.config.rooms_dir(),
+            tmp: None,
+        };
+        for own in [&dir.workspace, &dir.family] {
+            session_dir::make(&self.config, own, 0o700).ok()?;
+        }
+        let policy = PolicyRequest::default().resolve().ok()?;
+        let machine = self.machine();
+        let site = self.site(recipe, &dir);
+        let (place, around) =
+            survey_with(&self.surroundings, &policy, &site, depth(&policy, machine));
+        let plan = plan(&policy, machine, &place).ok()?;
+        let own = [&*place.workspace, place.family.as_deref()?];
+        Some(PoolBase::of(&PlannedFor { plan: &plan, around: &around, own }))
+    }
+
+    /// What the survey looks around for.
+    fn site(&self, recipe: &Recipe, dir: &SessionDir) -> Site {
+        Site {
+            workspace: dir.workspace.clone(),
+            workspace_is_new: dir.workspace_is_new,
+            program: Some(recipe.program.clone()),
+            needed: recipe.needed.clone(),
+            tmp: dir.tmp.clone(),
+            family: Some(dir.family.clone()),
+            hidden: vec![self.config.state_dir.clone(), self.config.runtime_dir.clone()],
+            home: std::env::home_dir(),
+            homes: self.homes.clone(),
+            programs: self.programs.clone(),
+            ..Site::default()
+        }
+    }
+}
+
+/// What a session can write, as it was found when its confinement was planned.
+fn writable(policy: &Policy, place: Place) -> Vec<PathBuf> {
+    let workspace = (policy.workspace == WorkspaceAccess::Write).then_some(place.workspace);
+    place.writable.into_iter().chain(workspace).collect()
+}
+
+/// Whether the session can read its interpreter. It would not start otherwise, without saying why.
+fn check_interpreter(place: &Place, recipe: &Recipe) -> Result<(), Failure> {
+    let Err(why) = place.check_readable(&recipe.real) else { return Ok(()) };
+    let (interpreter, real) = (recipe.interpreter.display(), recipe.real.display());
+    let why = match why {
+        Unreadable::Hidden(hidden) => format!(
+            "the policy hides {0}; show it (`--show {0}`), or use an interpreter elsewhere",
+            hidden.display()
+        ),
+        Unreadable::Private(private) => format!(
+            "the session has a private {} of its own; use an interpreter elsewhere",
+            private.display()
+        ),
+        Unreadable::NotListed => "no readable path of the policy holds it; add one, or name the \
+             interpreter in environments.json"
+            .to_owned(),
+    };
+    let message = format!("cannot run the interpreter {interpreter}: it is {real}, and {why}");
+    Err(Failure::new(ErrorCode::WorkerFailed, message))
+}
+
+/// What the session's programs are told of where they are.
+fn environment(policy: &Policy, plan: &Plan, tmp: Option<&Path>, recipe: &mut Recipe) {
+    for name in &policy.environment {
+        if let Ok(value) = std::env::var(name) {
+            recipe.env.entry(name.clone()).or_insert(value);
+        }
+    }
+    let tmp = match (plan.isolation, tmp) {
+        (Isolation::Full, _) => Some(PRIVATE_TMP.to_owned()),
+        (_, Some(tmp)) => Some(tmp.display().to_string()),
+        (_, None) => None,
+    };
+    recipe.env.extend(tmp.map(|tmp| ("TMPDIR".to_owned(), tmp)));
+    if let Network::Hosts(rules) = &policy.network {
+        for (name, value) in proxy_environment(&rules.0) {
+            recipe.env.entry(name.to_owned()).or_insert(value);
+        }
+    }
+}

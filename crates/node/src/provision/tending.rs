@@ -1,0 +1,247 @@
+//! The task that tends environments while the node runs: it starts zygotes that are wanted, ends those
+//! that are idle, and makes and ends pooled workers as the pools decide.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::UnixStream;
+use windlass_protocol::api::CreateSession;
+use windlass_protocol::confinement::Isolation;
+use windlass_protocol::{ErrorCode, SessionId};
+
+use super::Provision;
+use super::base::PoolBase;
+use super::environment::{Environment, Stage};
+use super::pool::{Memory, WorkerNo};
+use super::pooled::PooledWorker;
+use super::zygote::{Zygote, ZygoteError};
+use crate::config::StartBy;
+use crate::failure::Failure;
+
+/// How often it is looked whether something is out of use, where nothing else says so.
+const ROUND: Duration = Duration::from_secs(30);
+
+/// A zygote for which no session has asked for so long is ended, with its pooled workers.
+const IDLE: Duration = Duration::from_secs(15 * 60);
+
+/// How long one that failed is not tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Memory that must be free on the machine for another pooled worker.
+const FREE_KIB_MIN: u64 = 512 * 1024;
+
+/// Tends the environments of a node.
+pub(crate) async fn tend(provision: Arc<Provision>) {
+    let all = &provision.environments;
+    if all.start == StartBy::Exec {
+        return;
+    }
+    // The machine is found out by trying, which takes a moment.
+    let asked = provision.clone();
+    let _ =
+        tokio::task::spawn_blocking(move || asked.planner.machine().level(Isolation::Full)).await;
+    loop {
+        let memory = memory();
+        for place in 0..all.list.len() {
+            look_after(&provision, place, memory).await;
+        }
+        all.changed.send_replace(());
+        let wait = all.list.iter().map(next_look).min().unwrap_or(ROUND);
+        // A notice that comes first is kept: nothing is missed, and the time only bounds the wait.
+        let _ = tokio::time::timeout(wait, all.wanted.notified()).await;
+    }
+}
+
+fn next_look(environment: &Environment) -> Duration {
+    let state = environment.lock();
+    let round = if matches!(state.zygote, Stage::Failed { .. }) { RETRY } else { ROUND };
+    state.until_tick().map_or(round, |wait| wait.min(round))
+}
+
+async fn look_after(provision: &Arc<Provision>, place: usize, memory: Memory) {
+    let environment = &provision.environments.list[place];
+    if environment.lock().program.is_none() {
+        find_program(provision, environment).await;
+    }
+    if environment.lacks_base() {
+        find_base(provision, environment).await;
+    }
+    let (zygote, to_make, to_end) = {
+        let mut state = environment.lock();
+        if state.program.is_none() {
+            return;
+        }
+        state.keep_if_trusted(&provision.trust);
+        let in_use = state.used.is_some_and(|used| used.elapsed() < IDLE);
+        match &state.zygote {
+            Stage::None if in_use => start(&mut state.zygote, provision, place),
+            Stage::Failed { since, .. } if since.elapsed() >= RETRY && in_use => {
+                start(&mut state.zygote, provision, place);
+            }
+            Stage::Ready(_) if !in_use => {
+                state.end_zygote();
+                state.used = None;
+            }
+            Stage::Ready(_) => {
+                state.memory = memory;
+                state.tick();
+            }
+            Stage::None | Stage::Starting | Stage::Failed { .. } => {}
+        }
+        let zygote = match &state.zygote {
+            Stage::Ready(zygote) => Some(zygote.clone()),
+            Stage::None | Stage::Starting | Stage::Failed { .. } => None,
+        };
+        let (to_make, to_end) = state.take_work();
+        (zygote, to_make, to_end)
+    };
+    for (number, base) in to_make {
+        match &zygote {
+            Some(zygote) => {
+                tokio::spawn(make(provision.clone(), place, number, zygote.clone(), base));
+            }
+            None => environment.lock().made(number, None),
+        }
+    }
+    if !to_end.is_empty() {
+        let makers = provision.makers.clone();
+        // Nobody waits for it.
+        drop(tokio::task::spawn_blocking(move || {
+            to_end.into_iter().for_each(|worker| worker.end(&makers));
+        }));
+    }
+}
+
+/// Looks for the interpreter that an entry names. It may run a program to find out.
+async fn find_program(provision: &Arc<Provision>, environment: &Environment) {
+    let (workers, named) = (provision.workers.clone(), environment.entry.interpreter.clone());
+    let found = tokio::task::spawn_blocking(move || match workers.of_environments() {
+        Some(launcher) => launcher.named_interpreter(&named),
+        None => Err(no_zygotes()),
+    })
+    .await;
+    let mut state = environment.lock();
+    match found {
+        Ok(Ok(program)) => state.program = Some(program),
+        Ok(Err(failure)) => {
+            state.zygote = Stage::Failed { why: failure.message, since: Instant::now() };
+        }
+        Err(error) => tracing::warn!(%error, "an interpreter could not be looked for"),
+    }
+}
+
+/// Finds the base of sessions whose clients ask for nothing special.
+async fn find_base(provision: &Arc<Provision>, environment: &Environment) {
+    let Some(program) = environment.lock().program.clone() else { return };
+    let asked = provision.clone();
+    let found = tokio::task::spawn_blocking(move || {
+        let interpreter = Some(program.to_str()?.to_owned());
+        let wanted = CreateSession { interpreter, ..CreateSession::default() };
+        let recipe = asked.workers.recipe(&wanted, &asked.config.workspaces_dir()).ok()?;
+        asked.planner.usual_base(&recipe)
+    });
+    if let Ok(Some(base)) = found.await {
+        environment.lock().expect(base);
+    }
+}
+
+fn start(stage: &mut Stage, provision: &Arc<Provision>, place: usize) {
+    *stage = Stage::Starting;
+    tokio::spawn(start_zygote(provision.clone(), place));
+}
+
+async fn start_zygote(provision: Arc<Provision>, place: usize) {
+    let environment = &provision.environments.list[place];
+    let program = environment.lock().program.clone().unwrap_or_default();
+    let preload = environment.entry.preload.clone();
+    let number = provision.environments.next_number();
+    let started = {
+        let provision = provision.clone();
+        tokio::task::spawn_blocking(move || {
+            let launcher = provision.workers.of_environments().ok_or_else(no_zygotes);
+            let recipe = launcher.and_then(|launcher| launcher.zygote(&program, &preload));
+            let recipe = recipe.map_err(|failure| ZygoteError::Untrusted(failure.message))?;
+            Zygote::start(&provision.makers.keepers, &provision.trust, recipe, number)
+        })
+        .await
+    };
+    let interpreter = &environment.entry.interpreter;
+    let stage = match started {
+        Ok(Ok(zygote)) => {
+            tracing::info!(interpreter, "a zygote is ready");
+            let zygote = Arc::new(zygote);
+            if let Ok(end) = zygote.end() {
+                tokio::spawn(watch(provision.clone(), place, end, number));
+            }
+            Stage::Ready(zygote)
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(interpreter, %error, "there is no zygote");
+            Stage::Failed { why: error.to_string(), since: Instant::now() }
+        }
+        Err(error) => Stage::Failed { why: error.to_string(), since: Instant::now() },
+    };
+    environment.lock().zygote = stage;
+    provision.environments.wanted.notify_one();
+}
+
+fn no_zygotes() -> Failure {
+    Failure::new(ErrorCode::WorkerFailed, "no kind of worker of this release has zygotes")
+}
+
+/// Waits for a zygote's end, and clears it away.
+async fn watch(
+    provision: Arc<Provision>,
+    place: usize,
+    end: std::os::unix::net::UnixStream,
+    number: u64,
+) {
+    let _ = end.set_nonblocking(true);
+    let since = Instant::now();
+    let Ok(end) = UnixStream::from_std(end) else {
+        return;
+    };
+    if end.readable().await.is_err() {
+        return;
+    }
+    let mut state = provision.environments.list[place].lock();
+    if state.is_of(number) {
+        tracing::warn!(number, "a zygote has ended");
+        state.end_zygote();
+        if since.elapsed() < RETRY {
+            let why = "it ended soon after it was ready".to_owned();
+            state.zygote = Stage::Failed { why, since: Instant::now() };
+        }
+        provision.environments.wanted.notify_one();
+    }
+}
+
+/// Makes a pooled worker.
+async fn make(
+    provision: Arc<Provision>,
+    place: usize,
+    number: WorkerNo,
+    zygote: Arc<Zygote>,
+    base: Arc<PoolBase>,
+) {
+    // A name for a keeper that no session has yet. No two keepers of a node have the same.
+    let name = provision.environments.next_number();
+    let made = match SessionId::parse(format!("waiting-{}-{name}", provision.epoch.0)) {
+        Ok(id) => PooledWorker::make(provision.makers.clone(), id, zygote, base)
+            .await
+            .inspect_err(|error| tracing::warn!(%error, "a pooled worker cannot be made"))
+            .ok(),
+        Err(_) => None,
+    };
+    provision.environments.list[place].lock().made(number, made);
+    provision.environments.wanted.notify_one();
+}
+
+/// Whether the machine has room for another pooled worker.
+fn memory() -> Memory {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let free = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    // A machine that does not say has enough.
+    if free.is_none_or(|free| free >= FREE_KIB_MIN) { Memory::Enough } else { Memory::Short }
+}

@@ -1,0 +1,28 @@
+//! Python.
+
+use super::{TypedInput, Words, WorkerKind};
+use crate::event::StartedBy;
+use crate::worker::FORKS;
+
+pub const KIND: WorkerKind = WorkerKind {
+    name: "python",
+    language: "Python",
+    extensions: &["py"],
+    interpreter: "python3",
+    version_arguments: &["-c", "import sys; print(sys.version.split()[0], sys.executable)"],
+    capabilities: &["stdin", "interrupt", "display", "tools", FORKS],
+    starts: &[StartedBy::Exec, StartedBy::Zygote, StartedBy::Pool],
+    typed: TypedInput::IndentedBlocks,
+    words: Words {
+        string: "str",
+        integer: "int",
+        number: "float",
+        boolean: "bool",
+        object: "dict",
+        list: "list",
+        null: "None",
+        yes: "True",
+        no: "False",
+        choice: "Literal",
+    },
+};
