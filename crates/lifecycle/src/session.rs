@@ -17,8 +17,10 @@ use windlass_protocol::policy::Limit;
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
+mod forks;
 mod recover;
 mod words;
+pub use forks::{Fork, HoldWish, ResetWish};
 pub use recover::{Facts, FirstTurn, WorkerFact};
 pub use words::{Effect, Event, KeeperLoss, Loss};
 
@@ -35,6 +37,7 @@ pub struct Session {
     waiting: VecDeque<TurnNo>,
     /// How often [`Effect::RestartWorker`] was asked for.
     restarts: u32,
+    fork: Fork,
 }
 
 /// Where a session is. A turn in flight is named by the phase, so there is never a second one.
@@ -89,7 +92,12 @@ pub enum OldWorker {
 
 impl Default for Session {
     fn default() -> Self {
-        Self { phase: Phase::Starting, waiting: VecDeque::new(), restarts: 0 }
+        Self {
+            phase: Phase::Starting,
+            waiting: VecDeque::new(),
+            restarts: 0,
+            fork: Fork::default(),
+        }
     }
 }
 
@@ -102,6 +110,7 @@ impl Session {
             Event::TurnAsked { turn } => self.turn_asked(turn, &mut todo),
             Event::InterruptAsked { turn } => self.interrupt_asked(turn, &mut todo),
             Event::InputGiven { turn } => self.input_given(turn, &mut todo),
+            Event::HoldAsked => self.hold_asked(&mut todo),
             // What follows asks for no answer, and a session that is over does nothing more.
             _ if self.is_ended() => {}
             Event::DeadlinePassed { turn } => self.deadline_passed(turn, &mut todo),
@@ -112,7 +121,7 @@ impl Session {
                 self.give_up(EndReason::Closed, ErrorCode::SessionClosed, waiting, &mut todo);
             }
             Event::WorkerReady => self.worker_ready(&mut todo),
-            Event::StateCarried => self.state_carried(),
+            Event::HoldReleased => self.hold_released(&mut todo),
             Event::StdinWaited { turn } => self.stdin_waited(turn),
             Event::InputTaken { turn } => self.input_taken(turn),
             Event::TurnDone { turn, outcome } => self.turn_done(turn, outcome, &mut todo),
@@ -141,6 +150,10 @@ impl Session {
 
     pub fn phase(&self) -> Phase {
         self.phase
+    }
+
+    pub fn fork(&self) -> Fork {
+        self.fork
     }
 
     /// The turn in flight.
@@ -219,7 +232,7 @@ impl Session {
                 todo.push(Effect::Accept { turn });
                 todo.push(lost_unrun(turn, STATE_LOST));
             }
-            Phase::Idle(_) => {
+            Phase::Idle(_) if !matches!(self.fork, Fork::Held { .. }) => {
                 self.phase = Phase::Busy { turn };
                 todo.extend([Effect::Accept { turn }, Effect::Start { turn }]);
             }
@@ -269,7 +282,7 @@ impl Session {
     /// A turn that runs, waits, or asks for input is in use. A worker that is on its way was asked for a
     /// moment ago.
     fn idle_passed(&mut self, todo: &mut Vec<Effect>) {
-        if let Phase::Idle(_) = self.phase {
+        if let (Phase::Idle(_), Fork::None) = (self.phase, self.fork) {
             todo.extend([Effect::StopKeeper, self.end(EndReason::Idle)]);
         }
     }
@@ -316,6 +329,10 @@ impl Session {
         }
         // They were asked before the reset: what is asked after it must find a fresh worker.
         self.fail_waiting(STATE_LOST, todo);
+        if let Fork::Arriving { reset, .. } | Fork::Held { reset } = &mut self.fork {
+            *reset = ResetWish::Asked;
+            return;
+        }
         match &mut self.phase {
             // A fresh worker is on its way, and nothing has run on it.
             Phase::Starting => {}
@@ -328,17 +345,11 @@ impl Session {
 /// What the keeper tells. A word about a turn that is not in flight changes nothing.
 impl Session {
     fn worker_ready(&mut self, todo: &mut Vec<Effect>) {
-        match self.phase {
-            Phase::Starting => self.start_next(FIRST_OF_ROW, todo),
-            Phase::Restarting { fresh, .. } => self.start_next(fresh, todo),
+        match (self.phase, self.fork) {
+            (Phase::Starting, Fork::Arriving { hold, reset }) => self.twin_ready(hold, reset, todo),
+            (Phase::Starting, _) => self.start_next(FIRST_OF_ROW, todo),
+            (Phase::Restarting { fresh, .. }, _) => self.start_next(fresh, todo),
             _ => {}
-        }
-    }
-
-    /// What nobody ran on it is there all the same: its loss must be told.
-    fn state_carried(&mut self) {
-        if let Phase::Idle(fresh) = &mut self.phase {
-            fresh.starts = 0;
         }
     }
 
@@ -434,12 +445,16 @@ impl Session {
 
     fn worker_ended_idle(&mut self, fresh: Fresh, todo: &mut Vec<Effect>) {
         if fresh.starts == 0 {
-            let fresh = Fresh { notice: Notice::Owed, ..FIRST_OF_ROW };
+            // Turns that wait behind a hold are told by their ends.
+            let notice = if self.waiting.is_empty() { Notice::Owed } else { Notice::Given };
+            self.fail_waiting(STATE_LOST, todo);
+            let fresh = Fresh { notice, ..FIRST_OF_ROW };
             self.restart(OldWorker::Gone, fresh, todo);
         } else if let Some(fresh) = fresh.again() {
             // Nothing has run on it: nothing to tell of, but what was to be told before.
             self.restart(OldWorker::Gone, fresh, todo);
         } else {
+            self.fail_waiting((ErrorCode::WorkerFailed, self.loss_of_waiting()), todo);
             todo.extend([Effect::StopKeeper, self.end(EndReason::WorkerExited)]);
         }
     }
@@ -447,9 +462,13 @@ impl Session {
 
 /// What several decisions share.
 impl Session {
-    /// The worker is idle: gives it the oldest waiting turn.
+    /// The worker is idle: gives it the oldest waiting turn, unless the session is held.
     fn start_next(&mut self, fresh: Fresh, todo: &mut Vec<Effect>) {
-        self.phase = match self.waiting.pop_front() {
+        let next = match self.fork {
+            Fork::Held { .. } => None,
+            Fork::None | Fork::Arriving { .. } => self.waiting.pop_front(),
+        };
+        self.phase = match next {
             Some(turn) => {
                 todo.push(Effect::Start { turn });
                 Phase::Busy { turn }

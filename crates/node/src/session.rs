@@ -5,23 +5,29 @@ pub(crate) mod actor;
 mod alarm;
 pub(crate) mod calls;
 mod deadlines;
-mod disk;
 mod effects;
 pub(crate) mod fork;
 pub(crate) mod idle;
+mod journal_side;
 mod keeper_events;
 mod keeper_link;
+mod keeper_side;
+mod leaving;
+mod lifetime;
 mod limits;
+mod public_view;
 mod receipts;
-mod recovery;
 mod requests;
 pub(crate) mod roots;
+mod round;
 pub(crate) mod start;
 pub(crate) mod take_over;
+mod turn_queue;
 pub(crate) mod turns;
 pub(crate) mod view;
 
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -37,6 +43,10 @@ use turns::Snapshot;
 
 /// Requests that may wait for a session's owner; a sender waits for room.
 const INBOX_MAX: usize = 256;
+
+/// How late a timer may ring before it is taken that this node itself did not run: then what the worker or
+/// the keeper had to do gets its time again, because the node may have asked for it only now.
+const LATE: Duration = Duration::from_millis(500);
 
 /// How the node reaches a live session.
 #[derive(Debug, Clone)]

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use windlass_protocol::TurnNo;
 use windlass_protocol::event::{EndReason, StopCause};
 
-use super::{Effect, Fresh, OldWorker, Phase, Session};
+use super::forks::ARRIVING;
+use super::{Effect, Fork, Fresh, OldWorker, Phase, Session};
 
 /// What is known of a session where its journal is not read again from the start: an index, say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Facts {
     pub worker: WorkerFact,
     /// Workers asked for after the first.
     pub restarts: u32,
+    /// The session is the twin of another.
+    pub is_twin: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +56,10 @@ impl Session {
                 (Some(turn), FirstTurn::Interrupting(cause)) => Phase::Interrupting { turn, cause },
             },
         };
-        Self { phase, waiting, restarts: facts.restarts }
+        // A hold went with its node.
+        let is_arriving = facts.is_twin && facts.worker == WorkerFact::Starting;
+        let fork = if is_arriving { ARRIVING } else { Fork::None };
+        Self { phase, waiting, restarts: facts.restarts, fork }
     }
 
     /// What a keeper must be told again by a node that has attached to it, once the events that it

@@ -28,9 +28,10 @@ pub enum Event {
     /// A fresh worker, on request.
     ResetAsked,
     CloseAsked,
+    /// A twin is to be made: no turn starts until the session is released.
+    HoldAsked,
+    HoldReleased,
     WorkerReady,
-    /// The worker that is up holds state already: it is the fork of another.
-    StateCarried,
     StdinWaited {
         turn: TurnNo,
     },
@@ -93,6 +94,11 @@ pub enum Effect {
     },
     RefuseInterrupt {
         turn: TurnNo,
+        code: ErrorCode,
+    },
+    /// Nothing runs in the session, and nothing starts before [`Event::HoldReleased`].
+    Hold,
+    RefuseHold {
         code: ErrorCode,
     },
     /// Send the input; the keeper holds it until the code asks.

@@ -5,12 +5,13 @@ use std::fmt::Write;
 
 use expect_test::Expect;
 use windlass_lifecycle::session::{
-    Effect, Event, Fresh, KeeperLoss, Loss, Notice, OldWorker, Phase, Session,
+    Effect, Event, Fork, Fresh, KeeperLoss, Loss, Notice, OldWorker, Phase, Session,
 };
 use windlass_protocol::TurnNo;
 use windlass_protocol::policy::Limit;
 use windlass_protocol::worker::WorkerOutcome;
 
+mod forks;
 mod idle;
 mod limits;
 mod losses;
@@ -25,7 +26,10 @@ fn check(script: &str, expected: Expect) {
 
 /// The session after `script`, and the table of how it got there: event, phase, effects.
 fn run(script: &str) -> (Session, String) {
-    let mut session = Session::default();
+    run_from(Session::default(), script)
+}
+
+fn run_from(mut session: Session, script: &str) -> (Session, String) {
     let mut table = String::new();
     for word in script.split("; ") {
         let (next, effects) = session.step(event(word));
@@ -48,6 +52,8 @@ fn event(word: &str) -> Event {
         "input" => Event::InputGiven { turn },
         "reset" => Event::ResetAsked,
         "close" => Event::CloseAsked,
+        "hold" => Event::HoldAsked,
+        "release" => Event::HoldReleased,
         "ready" => Event::WorkerReady,
         "stdin" => Event::StdinWaited { turn },
         "taken" => Event::InputTaken { turn },
@@ -88,9 +94,14 @@ fn phase_and_waiting(session: &Session) -> String {
         }
         Phase::Ended { reason } => format!("Ended({reason:?})"),
     };
+    let fork = match session.fork() {
+        Fork::None => "",
+        Fork::Arriving { .. } => " arriving",
+        Fork::Held { .. } => " held",
+    };
     match session.waiting().len() {
-        0 => phase,
-        waiting => format!("{phase}+{waiting}"),
+        0 => format!("{phase}{fork}"),
+        waiting => format!("{phase}+{waiting}{fork}"),
     }
 }
 
@@ -108,6 +119,8 @@ fn word_of(effect: &Effect) -> String {
         Effect::Interrupt { turn, .. } => format!("interrupt {turn}"),
         Effect::InterruptAgain { turn } => format!("interrupt-again {turn}"),
         Effect::RefuseInterrupt { turn, code } => format!("refuse-interrupt {turn} {code}"),
+        Effect::Hold => "hold".to_owned(),
+        Effect::RefuseHold { code } => format!("refuse-hold {code}"),
         Effect::GiveInput { turn } => format!("give {turn}"),
         Effect::RefuseInput { turn, code } => format!("refuse-input {turn} {code}"),
         Effect::Finish { turn, outcome, code, loss } => {

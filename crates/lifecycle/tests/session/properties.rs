@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use windlass_lifecycle::session::{
-    Effect, Event, Facts, FirstTurn, KeeperLoss, Loss, Session, WorkerFact,
+    Effect, Event, Facts, FirstTurn, Fork, KeeperLoss, Loss, Session, WorkerFact,
 };
 use windlass_protocol::api::SessionState;
 use windlass_protocol::event::{EventKind, Receipt, StartedBy, TurnError, Usage};
@@ -15,8 +15,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
-    fn every_turn_runs_alone_in_order_and_is_finished_once(script in script()) {
-        let mut session = Session::default();
+    fn every_turn_runs_alone_in_order_and_is_finished_once(
+        script in script(),
+        is_twin in any::<bool>(),
+    ) {
+        let mut session = if is_twin { Session::twin() } else { Session::default() };
         let mut watch = Watch::default();
         for event in events(&script) {
             let (next, effects) = session.step(event);
@@ -44,8 +47,10 @@ proptest! {
             }
             let recovered = Session::recover(known.facts());
             prop_assert_eq!(open(&recovered), open(&session));
-            // That a worker is on its way out is known to its keeper, which tells a new node.
-            if session.state() != SessionState::Restarting {
+            // That a worker is on its way out is known to its keeper, which tells a new node. A hold goes
+            // with its node.
+            let is_held = matches!(session.fork(), Fork::Held { .. });
+            if session.state() != SessionState::Restarting && !is_held {
                 prop_assert_eq!(recovered.state(), session.state());
                 prop_assert_eq!(recovered.current(), session.current());
             }
@@ -94,6 +99,7 @@ impl Known {
             first: self.first.unwrap_or(FirstTurn::Running),
             worker: self.worker.unwrap_or(WorkerFact::Starting),
             restarts: 0,
+            is_twin: false,
         }
     }
 }
@@ -118,7 +124,10 @@ impl Watch {
     fn see(&mut self, effect: Effect) {
         let refusal = matches!(
             effect,
-            Effect::Refuse { .. } | Effect::RefuseInput { .. } | Effect::RefuseInterrupt { .. }
+            Effect::Refuse { .. }
+                | Effect::RefuseInput { .. }
+                | Effect::RefuseInterrupt { .. }
+                | Effect::RefuseHold { .. }
         );
         assert!(refusal || !self.ended, "{effect:?} after the end");
         match effect {
@@ -138,7 +147,8 @@ impl Watch {
             | Effect::InterruptAgain { turn }
             | Effect::GiveInput { turn } => assert_eq!(self.in_flight, Some(turn)),
             Effect::RefuseInterrupt { turn, .. } => assert!(!self.open.contains(&turn)),
-            Effect::RefuseInput { .. } => {}
+            Effect::RefuseInput { .. } | Effect::RefuseHold { .. } => {}
+            Effect::Hold => assert_eq!(self.in_flight, None, "a turn runs in a held session"),
             Effect::Finish { turn, loss, .. } => {
                 let place = self.open.iter().position(|&open| open == turn);
                 self.open.remove(place.expect("only an open turn is finished"));
@@ -208,6 +218,8 @@ fn word() -> impl Strategy<Value = Word> {
         30 => Just(Word::Plain(Event::WorkerEnded { limit: None })),
         10 => Just(Word::Plain(Event::WorkerEnded { limit: Some(Limit::Memory) })),
         10 => Just(Word::Plain(Event::ResetAsked)),
+        20 => Just(Word::Plain(Event::HoldAsked)),
+        20 => Just(Word::Plain(Event::HoldReleased)),
         2 => ends.prop_map(Word::Plain),
     ]
 }

@@ -14,6 +14,7 @@ fn facts_give_back_the_session_they_describe() {
         first,
         worker,
         restarts: 0,
+        is_twin: false,
     };
     let cause = StopCause::Deadline;
     for (script, facts) in [

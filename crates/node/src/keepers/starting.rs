@@ -50,6 +50,10 @@ enum Process {
     Guard { pid: Pid, handle: OwnedFd },
 }
 
+/// A keeper that has not answered, and that nobody else knows any more.
+#[derive(Debug)]
+pub(crate) struct Unanswered(Process);
+
 impl Starting {
     /// Starts a session's keeper.
     pub fn spawn(&self, session: &SessionId, command: &mut Command) -> io::Result<()> {
@@ -107,14 +111,25 @@ impl Starting {
         }
     }
 
-    /// Ends a keeper that has not answered.
+    /// Ends a keeper that has not answered. May wait a little for a process to be gone.
     pub fn end(&self, session: &SessionId) {
-        let mut keepers = self.lock();
-        match keepers.remove(session) {
-            None => {}
-            Some(Process::Guard { handle, .. }) => wake(&handle),
-            Some(Process::Keeper { handle }) => kill(&handle),
-            Some(Process::First { pid, handle }) => end_first(pid, &handle),
+        if let Some(unanswered) = self.take(session) {
+            self.end_taken(unanswered);
+        }
+    }
+
+    /// Takes out a keeper that has not answered, for [`Self::end_taken`].
+    pub fn take(&self, session: &SessionId) -> Option<Unanswered> {
+        self.lock().remove(session).map(Unanswered)
+    }
+
+    /// Ends a keeper that was taken out. May wait a little for a process to be gone.
+    pub fn end_taken(&self, Unanswered(process): Unanswered) {
+        let _keepers = self.lock();
+        match process {
+            Process::Guard { handle, .. } => wake(&handle),
+            Process::Keeper { handle } => kill(&handle),
+            Process::First { pid, handle } => end_first(pid, &handle),
         }
     }
 

@@ -2,127 +2,49 @@
 //! pure step), records what was decided, and only then acts: a client or a keeper never learns
 //! what is not in the journal.
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use tokio::sync::{mpsc, oneshot, watch};
-use windlass_journal::{NewEvent, SessionLog};
-use windlass_lifecycle::link::Given;
-use windlass_lifecycle::{Event, Session as Machine};
-use windlass_protocol::link::Attached;
-use windlass_protocol::{Seq, SessionId, TurnNo, api};
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use windlass_lifecycle::{Effect, Event, Session as Machine};
+use windlass_protocol::api::TurnState;
+use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
 
-use super::alarm::Alarm;
-use super::calls::OpenCalls;
-use super::deadlines::Deadlines;
-use super::disk::Owed;
-use super::effects::Act;
+use super::Request;
+use super::calls::ToolCalls;
+use super::effects::Reported;
 use super::fork::ForkSide;
-use super::idle::IdleWatch;
-use super::keeper_link::{Filled, KeeperLink};
-use super::limits::LimitsHeard;
-use super::turns::{Snapshot, Turns};
-use super::{Reply, Request};
+use super::journal_side::{JournalSide, Written, fail_cut_turns};
+use super::keeper_link::Filled;
+use super::keeper_side::KeeperSide;
+use super::leaving::leave;
+use super::lifetime::Lifetime;
+use super::public_view::PublicView;
+use super::round::Round;
+use super::turn_queue::TurnQueue;
+use super::turns::{Extent, Snapshot};
 use crate::context::Context;
-use crate::tools::Caller;
-
-/// Replies about turns that may wait in one session; one more is answered at once.
-pub(super) const WAITERS_MAX: usize = 1024;
+use crate::failure::Failure;
 
 /// Reads from the keeper before a timer's moment is acted on: a keeper that never stops talking does not keep
 /// a deadline from passing.
 const READS_BEFORE_TIME_MAX: u32 = 16;
-
-/// How late a timer may ring before it is taken that this node itself did not run: then what the worker or
-/// the keeper had to do gets its time again, because the node may have asked for it only now.
-const LATE: Duration = Duration::from_millis(500);
 
 /// The owner of one session.
 pub(crate) struct Actor {
     pub(super) id: SessionId,
     pub(super) context: Arc<Context>,
     pub(super) machine: Machine,
-    pub(super) log: SessionLog,
-    pub(super) link: KeeperLink,
     pub(super) inbox: mpsc::Receiver<Request>,
-    pub(super) info: Arc<Mutex<api::Session>>,
-    pub(super) seen: watch::Sender<Seq>,
-    pub(super) turns: Turns,
-    /// Who its code is, to those who offer tools.
-    pub(super) caller: Caller,
-    pub(super) calls: OpenCalls,
-    pub(super) waiters: Vec<Waiter>,
-    /// Replies that wait for the keeper to have seen a command.
-    pub(super) confirmations: Vec<Confirmation>,
-    pub(super) timers: Timers,
-    pub(super) alarm: Alarm,
-    /// When it ends if nobody uses it.
-    pub(super) idle: IdleWatch,
-    /// Of turns that have none of their own.
-    pub(super) deadlines: Deadlines,
-    pub(super) interrupt_grace_ms: u64,
-    /// How long the session may live.
-    pub(super) wall_s: Option<u64>,
-    /// Limits that it ran into.
-    pub(super) limits: LimitsHeard,
-    /// Removed when it is over.
-    pub(super) cgroups: Vec<PathBuf>,
-    /// The session's temporary files, where it has no private `/tmp`.
-    pub(super) tmp: Option<PathBuf>,
-    /// The interpreter whose zygote its workers are forked from.
-    pub(super) zygote_of: Option<PathBuf>,
-    /// Records of this round, in order.
-    pub(super) records: Vec<NewEvent>,
-    /// What to do once they are in the journal.
-    pub(super) acts: Vec<Act>,
-    /// Records that a full disk still owes.
-    pub(super) owed: Owed,
-    /// The keeper's word when it was attached to, until its held events are taken in.
-    pub(super) attached: Option<Attached>,
-    pub(super) closing: Option<Closing>,
+    pub(super) round: Round,
+    pub(super) journal: JournalSide,
+    pub(super) keeper: KeeperSide,
+    pub(super) queue: TurnQueue,
+    pub(super) calls: ToolCalls,
     pub(super) fork: ForkSide,
-}
-
-/// A reply that waits for a turn to end or ask for input.
-#[derive(Debug)]
-pub(super) struct Waiter {
-    pub turn: TurnNo,
-    pub reply: Reply<Snapshot>,
-}
-
-/// A reply that waits until the keeper has seen `command`.
-#[derive(Debug)]
-pub(super) struct Confirmation {
-    pub command: Given,
-    pub turn: TurnNo,
-    pub reply: Reply<Snapshot>,
-}
-
-/// What the owner must do by itself, and when.
-#[derive(Debug, Default)]
-pub(super) struct Timers {
-    pub deadline: Option<(TurnNo, Instant)>,
-    pub grace: Option<(TurnNo, Instant)>,
-    /// The turn whose grace was given again because this node did not run: once for each turn.
-    pub grace_again: Option<TurnNo>,
-    /// The keeper's time was given again for that reason, and nothing was heard of it since.
-    pub patience_again: bool,
-    /// The keeper must have brought up a worker, or answered, by then.
-    pub keeper: Option<Instant>,
-    /// The keeper must have seen the commands that replies wait for by then.
-    pub confirmation: Option<Instant>,
-    /// The session has lived as long as it may then.
-    pub wall: Option<Instant>,
-    /// The disk may have room then for what the journal is owed.
-    pub owed: Option<Instant>,
-}
-
-/// How the session is to be closed.
-#[derive(Debug)]
-pub(super) struct Closing {
-    pub grace_ms: u64,
-    pub replies: Vec<Reply<()>>,
+    pub(super) view: PublicView,
+    pub(super) life: Lifetime,
 }
 
 /// What ends the task.
@@ -133,35 +55,50 @@ pub(super) enum Leave {
     Released(Option<oneshot::Sender<()>>),
 }
 
+/// What whoever caused an event is to be told, besides what is recorded and done.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Done,
+    Refused(ErrorCode),
+}
+
 impl Actor {
     pub async fn run(mut self) {
-        let leave = loop {
-            if let Some(leave) = self.round().await {
-                break leave;
+        let left = loop {
+            if let Some(left) = self.round().await {
+                break left;
             }
             if self.machine.is_ended() {
                 break Leave::Ended;
             }
         };
-        self.leave(leave).await;
+        leave(self, left).await;
     }
 
     /// Waits for one thing to happen and deals with it whole.
     async fn round(&mut self) -> Option<Leave> {
-        let own = self.timers.next().into_iter().chain(self.idle.due());
-        let next = own.chain(self.calls.next_deadline()).min();
+        let dues = [
+            self.queue.next_due(),
+            self.keeper.due(),
+            self.journal.next_due(),
+            self.life.next_due(),
+            self.calls.next_deadline(),
+        ];
+        let next = dues.into_iter().flatten().min();
         // In no fixed order: neither a flood of output nor one of requests shuts out the other.
         tokio::select! {
-            filled = self.link.fill() => self.hear_keeper(filled),
+            filled = self.keeper.link.fill() => self.hear_keeper(filled),
             request = self.inbox.recv() => match request {
                 Some(request) => self.serve(request),
                 None => Some(Leave::Released(None)),
             },
             () = self.fork.released(), if self.fork.is_held() => {
-                self.let_go();
+                self.fork.let_go();
+                self.apply(Event::HoldReleased);
+                self.commit();
                 None
             }
-            () = self.alarm.rings(next) => {
+            () = self.life.alarm.rings(next) => {
                 // A node that did not run for a while has messages waiting that are older than this moment.
                 let leave = self.hear_what_has_come().await;
                 self.pass_time();
@@ -175,7 +112,7 @@ impl Actor {
         for _ in 0..READS_BEFORE_TIME_MAX {
             let filled = tokio::select! {
                 biased;
-                filled = self.link.fill() => filled,
+                filled = self.keeper.link.fill() => filled,
                 () = std::future::ready(()) => return None,
             };
             let closed = filled == Filled::Closed;
@@ -192,11 +129,12 @@ impl Actor {
     fn hear_keeper(&mut self, filled: Filled) -> Option<Leave> {
         match filled {
             Filled::Some => {
-                self.timers.patience_again = false;
+                self.keeper.is_heard();
                 self.take_messages()
             }
             Filled::Room => {
-                self.send_waiting_answers();
+                self.calls.send_waiting(&mut self.keeper);
+                self.commit();
                 None
             }
             Filled::Closed => {
@@ -206,82 +144,171 @@ impl Actor {
         }
     }
 
-    pub(super) fn pass_time(&mut self) {
+    fn pass_time(&mut self) {
         let now = Instant::now();
-        if let Some((turn, at)) = self.timers.deadline
-            && at <= now
-        {
-            self.timers.deadline = None;
-            self.step(Event::DeadlinePassed { turn });
+        if let Some(event) = self.queue.deadline_passed(now) {
+            self.apply(event);
         }
-        if let Some((turn, at)) = self.timers.grace
-            && at <= now
-        {
-            if now > at + LATE && self.timers.grace_again != Some(turn) {
-                self.timers.grace_again = Some(turn);
-                let grace = Duration::from_millis(self.interrupt_grace_ms);
-                self.timers.grace = Some((turn, now + grace));
-            } else {
-                self.timers.grace = None;
-                self.step(Event::GracePassed { turn });
-            }
+        if let Some(event) = self.queue.grace_passed(now) {
+            self.apply(event);
         }
-        self.pass_call_deadlines(now);
-        self.pass_keeper_patience(now);
-        if self.timers.wall.is_some_and(|at| at <= now) {
-            self.timers.wall = None;
-            self.wall_time_passed();
+        self.calls.pass_deadlines(now, &self.context, &mut self.round);
+        if self.keeper.patience_passed(now) {
+            self.lose_keeper("it did not answer in time");
         }
-        if self.timers.owed.is_some_and(|at| at <= now) {
-            self.timers.owed = None;
-            self.write_owed();
+        if self.life.wall_time_passed(now) {
+            let wall_s = self.life.wall_s.unwrap_or_default();
+            let reached = self.queue.limits.wall_time_passed(wall_s);
+            self.round.record(self.machine.current(), reached, Bytes::new());
+            self.apply(Event::WallTimePassed);
         }
-        if self.idle.due().is_some_and(|at| at <= now) {
-            self.idle_due(now);
+        let retried = self.journal.retry(now, &mut self.keeper.link.half);
+        self.count_failed(retried);
+        if self.life.idle.due().is_some_and(|at| at <= now) {
+            self.pass_idle_time(now);
         }
         self.commit();
     }
 
-    /// Gives up a keeper that has not answered, although this node ran all the time.
-    fn pass_keeper_patience(&mut self, now: Instant) {
-        let Some(at) = self.timers.keeper().filter(|at| *at <= now) else { return };
-        if now > at + LATE && !std::mem::replace(&mut self.timers.patience_again, true) {
-            let again = Some(now + self.context.config.keeper_patience);
-            self.timers.keeper = self.timers.keeper.and(again);
-            self.timers.confirmation = self.timers.confirmation.and(again);
-            return;
+    /// Ends the session if nobody has used it for its idle timeout.
+    fn pass_idle_time(&mut self, now: Instant) {
+        // An owner's tool host is looked for only here: the session stays up to twice its timeout after
+        // such a host has gone.
+        let owner = self.calls.caller.owner.as_ref();
+        let is_about_to_be_used = !self.inbox.is_empty()
+            || self.fork.is_held()
+            || owner.is_some_and(|owner| self.context.tools.serves_owner(owner));
+        if is_about_to_be_used {
+            return self.life.idle.put_off(now);
         }
-        self.timers.keeper = None;
-        self.timers.confirmation = None;
-        self.timers.patience_again = false;
-        self.lose_keeper("it did not answer in time");
+        if self.life.idle.has_passed(now) {
+            self.apply(Event::IdlePassed);
+            if !self.machine.is_ended() {
+                // A turn runs, or a worker starts.
+                self.life.idle.put_off(now);
+            }
+        }
     }
 
     /// One decision: the machine moves on, and its effects become records and acts.
-    pub(super) fn step(&mut self, event: Event) {
-        let machine = std::mem::take(&mut self.machine);
-        let (machine, effects) = machine.step(event);
+    pub(super) fn apply(&mut self, event: Event) -> Verdict {
+        self.apply_reported(event, &mut None)
+    }
+
+    /// The same. `reported` is what the keeper said of the turn that the event is about; the turn's end
+    /// takes it.
+    pub(super) fn apply_reported(
+        &mut self,
+        event: Event,
+        reported: &mut Option<Reported>,
+    ) -> Verdict {
+        let (machine, effects) = std::mem::take(&mut self.machine).step(event);
         self.machine = machine;
+        let mut verdict = Verdict::Done;
         for effect in effects {
-            self.plan(effect);
+            match effect {
+                Effect::Refuse { code, .. }
+                | Effect::RefuseInterrupt { code, .. }
+                | Effect::RefuseInput { code, .. } => verdict = Verdict::Refused(code),
+                effect => self.plan(effect, reported),
+            }
+        }
+        verdict
+    }
+
+    /// Writes this round's records, then does what they allow.
+    pub(super) fn commit(&mut self) {
+        self.write_records();
+        loop {
+            while !self.round.acts.is_empty() {
+                for act in std::mem::take(&mut self.round.acts) {
+                    self.perform(act);
+                }
+                // A call that could not be passed on has ended with a record of its own.
+                self.write_records();
+            }
+            match self.keeper.take_failure() {
+                Some(why) => self.lose_keeper(&why),
+                None => break,
+            }
+            self.write_records();
+        }
+        if self.journal.is_settled() {
+            self.queue.turns.let_go_of_recorded();
+        }
+        self.publish();
+        self.keeper.flush();
+    }
+
+    /// Writes this round's records. What cannot be written is owed, and the running turn stopped.
+    fn write_records(&mut self) {
+        if self.round.records.is_empty() {
+            return;
+        }
+        let mut records = std::mem::take(&mut self.round.records);
+        let written = self.journal.write(&mut records, &mut self.keeper.link.half);
+        self.count_failed(written);
+        if written == Written::No {
+            let mut failed = fail_cut_turns(&mut records, &mut self.queue.turns);
+            self.journal.owe(&mut records);
+            failed.extend(self.stop_for_room());
+            // Before anything is said to the keeper: each command says what it need not hold any more.
+            self.journal.withhold(&mut self.keeper.link.half);
+            // Before a client is told: should this node be killed before there is room, the next one
+            // tells the same end.
+            if self.journal.keeper_remembers() {
+                for turn in failed {
+                    self.tell_failed(turn);
+                }
+            }
+        }
+        // Empty again: its room serves the next round.
+        self.round.records = records;
+    }
+
+    /// Stops the running turn; says which, the first time.
+    fn stop_for_room(&mut self) -> Option<TurnNo> {
+        let turn = self.machine.current()?;
+        let is_new = self.queue.turns.get(turn).is_some() && self.journal.cut(turn);
+        if is_new {
+            tracing::warn!(session = %self.id, %turn, "the journal has no room; stopping the turn");
+            self.apply(Event::InterruptAsked { turn });
+            let mut records = std::mem::take(&mut self.round.records);
+            self.journal.owe(&mut records);
+        }
+        is_new.then_some(turn)
+    }
+
+    /// Counts a write that failed.
+    pub(super) fn count_failed(&self, written: Written) {
+        if written == Written::No {
+            self.context.metrics.append_failed();
         }
     }
-}
 
-impl Timers {
-    fn next(&self) -> Option<Instant> {
-        let turn = [self.deadline, self.grace].into_iter().flatten().map(|(_, at)| at);
-        turn.chain(self.keeper()).chain(self.wall).chain(self.owed).min()
+    /// Makes this round's changes visible.
+    pub(super) fn publish(&self) {
+        let running = self.machine.current().and_then(|turn| self.queue.turns.get(turn));
+        let running = running.map(|turn| turn.id.clone());
+        let owed = self.journal.owed_end();
+        self.view.publish(&self.machine, self.journal.facts(), running, owed);
     }
 
-    /// When the keeper is given up unless it has answered.
-    fn keeper(&self) -> Option<Instant> {
-        self.keeper.into_iter().chain(self.confirmation).min()
+    pub(super) fn snapshot(&self, turn: TurnNo) -> Result<Snapshot, Failure> {
+        let found = self.queue.turns.get(turn);
+        let mut found = found.cloned().ok_or_else(|| self.no_turn(&TurnId::from_number(turn)))?;
+        let state = match found.end {
+            Some(_) => TurnState::Ended,
+            None => self.machine.turn_state(turn),
+        };
+        let open = self.journal.facts().open_turn(turn).filter(|_| found.end.is_none());
+        if let Some(open) = open {
+            found.extent = Extent::of(open);
+        }
+        Ok(Snapshot { turn: found, state })
     }
 
-    /// The turn is over: none of its timers matters.
-    pub fn disarm(&mut self, turn: TurnNo) {
-        self.deadline = self.deadline.filter(|(of, _)| *of != turn);
-        self.grace = self.grace.filter(|(of, _)| *of != turn);
+    pub(super) fn no_turn(&self, id: &TurnId) -> Failure {
+        Failure::new(ErrorCode::TurnNotFound, format!("session {} has no turn {id}", self.id))
     }
 }

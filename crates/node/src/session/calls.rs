@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_journal::NewEvent;
-use windlass_protocol::api::TurnState;
 use windlass_protocol::event::EventKind;
 use windlass_protocol::host::{CancelReason, ToHost, ToolError, Within};
 use windlass_protocol::limits::{
@@ -19,18 +17,20 @@ use windlass_protocol::limits::{
 use windlass_protocol::link::Command;
 use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
 
-use super::actor::Actor;
-use super::effects::Act;
-use crate::clock::now_ms;
-use crate::tools::{Host, HostId, own};
+use super::keeper_side::KeeperSide;
+use super::round::{Act, Round};
+use crate::context::Context;
+use crate::tools::{Caller, Host, HostId, own};
 
 /// Bytes of arguments of one of the node's own tools, which are words and names. More fails with
 /// `message_too_large`.
 const OWN_ARGUMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// The open calls of one turn.
-#[derive(Debug, Default)]
-pub(super) struct OpenCalls {
+/// The host tool calls of a session: those of the turn that runs.
+#[derive(Debug)]
+pub(super) struct ToolCalls {
+    /// Who the session's code is, to those who offer tools.
+    pub caller: Caller,
     turn: TurnNo,
     open: HashMap<CallNo, OpenCall>,
     deadlines: BTreeSet<(Instant, CallNo)>,
@@ -80,7 +80,18 @@ pub(crate) struct ResultPart {
     pub body: Bytes,
 }
 
-impl OpenCalls {
+impl ToolCalls {
+    pub fn new(caller: Caller) -> Self {
+        Self {
+            caller,
+            turn: TurnNo::default(),
+            open: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+        }
+    }
+
     /// When the next call's deadline passes.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
@@ -122,9 +133,10 @@ impl OpenCalls {
     }
 }
 
-impl Actor {
+/// What becomes of a call. `node` is who offers tools, and `round` takes what is recorded and done.
+impl ToolCalls {
     /// Records a part of a call, without its arguments, and plans to pass it on.
-    pub(super) fn take_call(&mut self, link: LinkSeq, part: CallPart) {
+    pub fn take_call(link: LinkSeq, part: CallPart, round: &mut Round) {
         let kind = EventKind::ToolCall {
             call: part.call,
             name: part.name.clone(),
@@ -133,51 +145,61 @@ impl Actor {
             bytes: part.body.len() as u64,
             more: part.more,
         };
-        let turn = Some(part.turn);
-        let link = Some(link);
-        self.records.push(NewEvent { at_ms: now_ms(), turn, link, kind, body: Bytes::new() });
-        self.acts.push(Act::PassCall(part));
+        round.record_heard(Some(link), Some(part.turn), kind, Bytes::new());
+        round.acts.push(Act::PassCall(part));
     }
 
-    /// Passes a part of a call on to whoever answers it.
-    pub(super) fn pass_call(&mut self, part: CallPart) {
+    /// Passes a part of a call on to whoever answers it. `within` is the call in which the turn was submitted.
+    pub fn pass(
+        &mut self,
+        part: CallPart,
+        within: Option<Within>,
+        node: &Context,
+        round: &mut Round,
+    ) {
         let CallPart { turn, call, offset, more, .. } = part;
         if offset == 0 {
-            self.open_call(&part);
-        } else if !self.calls.knows(turn, call) {
+            self.open_call(&part, within, node, round);
+        } else if !self.knows(turn, call) {
             // It has failed already, which the keeper knows; or an earlier node had its first
             // part, and nobody knows what became of that.
-            self.answer_call(turn, call, Answer::failed(&node_gone()));
+            answer_call(turn, call, Answer::failed(&node_gone()), round);
             return;
         }
-        let Some(open) = self.calls.open.get_mut(&call) else { return };
+        let Some(open) = self.open.get_mut(&call) else { return };
         match &mut open.to {
             To::Own(arguments) => {
                 arguments.extend_from_slice(&part.body);
                 if arguments.len() > OWN_ARGUMENT_BYTES_MAX {
                     let message = format!("{OWN_ARGUMENT_BYTES_MAX} bytes of arguments are enough");
                     let error = error_of(ErrorCode::MessageTooLarge, message);
-                    self.fail_call(call, &error, None);
+                    self.fail(call, &error, None, node, round);
                 } else if !more {
-                    self.answer_own(turn, call);
+                    self.answer_own(turn, call, node, round);
                 }
             }
             To::Host(host) => {
                 let deadline_ms = millis_until(open.until);
-                let session = self.id.clone();
+                let session = self.caller.session.clone();
                 let name = part.name;
                 let message = ToHost::ToolCall { session, turn, call, name, deadline_ms, more };
                 if let Err(full) = host.send(&message, part.body) {
                     let error = error_of(ErrorCode::Overloaded, full.to_string());
-                    self.fail_call(call, &error, Some(CancelReason::GivenUp));
+                    self.fail(call, &error, Some(CancelReason::GivenUp), node, round);
                 }
             }
         }
     }
 
     /// Finds out who answers a new call; if nobody does, it has failed.
-    fn open_call(&mut self, part: &CallPart) {
-        let hub = &self.context.tools;
+    fn open_call(
+        &mut self,
+        part: &CallPart,
+        within: Option<Within>,
+        node: &Context,
+        round: &mut Round,
+    ) {
+        let hub = &node.tools;
         let now = Instant::now();
         let route = hub.route(&self.caller, &part.name);
         let offered = route.as_ref().and_then(|route| route.deadline_ms);
@@ -185,9 +207,8 @@ impl Actor {
         let allowed = part.deadline_ms.unwrap_or(limit).min(DEADLINE_MS_MAX);
         let to = match route {
             Some(route) => {
-                route.host.called_by(&self.id);
-                let within = self.turns.get(part.turn).and_then(|turn| turn.within.clone());
-                self.context.within.open(self.named(part.turn, part.call), within);
+                route.host.called_by(&self.caller.session);
+                node.within.open(self.named(part.turn, part.call), within);
                 Some(To::Host(route.host))
             }
             None => own::is_own(&part.name).then(|| To::Own(Vec::new())),
@@ -195,212 +216,229 @@ impl Actor {
         let Some(to) = to else {
             let error = own::not_found(hub, &self.caller, &part.name);
             let (turn, call) = (part.turn, part.call);
-            self.record_end_of_call(
-                turn,
-                call,
-                Ended { ok: false, code: error.code, bytes: 0, since: now },
-            );
-            self.answer_call(turn, call, Answer::failed(&error));
-            return;
+            let ended = Ended { ok: false, code: error.code, bytes: 0, since: now };
+            record_end(turn, call, ended, node, round);
+            return answer_call(turn, call, Answer::failed(&error), round);
         };
         let until = now + Duration::from_millis(allowed);
         let name = part.name.clone();
         let call = OpenCall { to, name, since: now, until, answered: 0 };
-        self.calls.insert(part.turn, part.call, call);
+        self.insert(part.turn, part.call, call);
     }
 
-    fn answer_own(&mut self, turn: TurnNo, call: CallNo) {
-        let Some(OpenCall { to: To::Own(arguments), name, .. }) = self.calls.open.get(&call) else {
+    fn answer_own(&mut self, turn: TurnNo, call: CallNo, node: &Context, round: &mut Round) {
+        let Some(OpenCall { to: To::Own(arguments), name, .. }) = self.open.get(&call) else {
             return;
         };
-        match own::answer(&self.context.tools, &self.caller, name, arguments) {
+        match own::answer(&node.tools, &self.caller, name, arguments) {
             Some(Ok(body)) => {
-                self.end_call(turn, call, true, None, body.len());
-                self.answer_call(turn, call, Answer { ok: true, more: false, body: body.into() });
+                self.end(call, Ok(body.len()), node, round);
+                let answer = Answer { ok: true, more: false, body: body.into() };
+                answer_call(turn, call, answer, round);
             }
-            Some(Err(error)) => self.fail_call(call, &error, None),
+            Some(Err(error)) => self.fail(call, &error, None, node, round),
             None => {
-                let error = own::not_found(&self.context.tools, &self.caller, name);
-                self.fail_call(call, &error, None);
+                let error = own::not_found(&node.tools, &self.caller, name);
+                self.fail(call, &error, None, node, round);
             }
         }
     }
 
     /// A part of an answer came. One that is late, or not that host's to give, changes nothing.
-    pub(super) fn take_result(&mut self, part: ResultPart) {
+    pub fn take_result(
+        &mut self,
+        part: ResultPart,
+        keeper: &mut KeeperSide,
+        node: &Context,
+        round: &mut Round,
+    ) {
         let ResultPart { host, turn, call, ok, more, body } = part;
-        let open = self.calls.open.get_mut(&call).filter(|_| self.calls.turn == turn);
+        let open = self.open.get_mut(&call).filter(|_| self.turn == turn);
         let Some(open) = open.filter(|open| open.is_of(host)) else {
-            self.context.metrics.late_tool_result();
+            node.metrics.late_tool_result();
             return;
         };
         open.answered += body.len();
-        if self.calls.waiting_bytes + body.len() > TOOL_RESULT_BYTES_MAX {
+        if self.waiting_bytes + body.len() > TOOL_RESULT_BYTES_MAX {
             let message = format!("{TOOL_RESULT_BYTES_MAX} bytes of answers wait already");
             let error = error_of(ErrorCode::Overloaded, message);
-            self.fail_call(call, &error, Some(CancelReason::GivenUp));
+            self.fail(call, &error, Some(CancelReason::GivenUp), node, round);
         } else if open.answered > MESSAGE_BYTES_MAX {
             let message =
                 format!("the tool's answer is over the limit of {MESSAGE_BYTES_MAX} bytes");
             let error = error_of(ErrorCode::MessageTooLarge, message);
-            self.fail_call(call, &error, Some(CancelReason::GivenUp));
+            self.fail(call, &error, Some(CancelReason::GivenUp), node, round);
         } else {
             let (more, bytes) = (ok && more, open.answered);
             // It goes ahead of its record: nobody learns from it what the journal must have first.
-            self.send_answer(turn, call, Answer { ok, more, body }.bounded());
-            // A closed link shows when it is read.
-            let _ = self.link.flush();
-            if more {
-                return;
+            self.send_answer(turn, call, Answer { ok, more, body }.bounded(), keeper);
+            keeper.flush();
+            if !more {
+                let ended = if ok { Ok(bytes) } else { Err((Some(ErrorCode::ToolFailed), bytes)) };
+                self.end(call, ended, node, round);
             }
-            self.end_call(turn, call, ok, (!ok).then_some(ErrorCode::ToolFailed), bytes);
         }
-        self.commit();
     }
 
     /// The code has given the call up, of its own accord or because it was interrupted.
-    pub(super) fn call_given_up(&mut self, turn: TurnNo, call: CallNo) {
-        if self.calls.knows(turn, call) {
-            let reason = match self.machine.turn_state(turn) {
-                TurnState::Interrupting => CancelReason::Interrupted,
-                _ => CancelReason::GivenUp,
-            };
+    pub fn given_up(
+        &mut self,
+        turn: TurnNo,
+        call: CallNo,
+        reason: CancelReason,
+        node: &Context,
+        round: &mut Round,
+    ) {
+        if self.knows(turn, call) {
             self.cancel_at_host(call, reason);
-            self.end_call(turn, call, false, Some(ErrorCode::ToolCancelled), 0);
+            self.end(call, Err((Some(ErrorCode::ToolCancelled), 0)), node, round);
         }
     }
 
-    pub(super) fn tool_host_gone(&mut self, host: HostId) {
-        for call in self.calls.of_host(host) {
+    pub fn host_gone(&mut self, host: HostId, node: &Context, round: &mut Round) {
+        for call in self.of_host(host) {
             let message = "the tool's host went away before it answered".to_owned();
-            self.fail_call(call, &error_of(ErrorCode::ToolHostGone, message), None);
+            let error = error_of(ErrorCode::ToolHostGone, message);
+            self.fail(call, &error, None, node, round);
         }
-        self.commit();
     }
 
-    pub(super) fn pass_call_deadlines(&mut self, now: Instant) {
-        for call in self.calls.late(now) {
-            let name = self.calls.open.get(&call).map_or("", |call| call.name.as_str());
+    pub fn pass_deadlines(&mut self, now: Instant, node: &Context, round: &mut Round) {
+        for call in self.late(now) {
+            let name = self.open.get(&call).map_or("", |call| call.name.as_str());
             let message = format!("{name} did not answer within the call's deadline");
             let error = error_of(ErrorCode::ToolDeadlinePassed, message);
-            self.fail_call(call, &error, Some(CancelReason::Deadline));
+            self.fail(call, &error, Some(CancelReason::Deadline), node, round);
         }
     }
 
     /// The turn is over: nobody waits for its calls.
-    pub(super) fn drop_calls(&mut self, turn: TurnNo, outcome: Outcome) {
-        if self.calls.turn != turn {
+    pub fn turn_over(&mut self, turn: TurnNo, outcome: Outcome, node: &Context, round: &mut Round) {
+        if self.turn != turn {
             return;
         }
         let reason = match outcome {
             Outcome::Interrupted | Outcome::TimedOut => CancelReason::Interrupted,
             Outcome::Ok | Outcome::Error | Outcome::Lost => CancelReason::TurnOver,
         };
-        for call in self.calls.all() {
+        for call in self.all() {
             self.cancel_at_host(call, reason);
-            self.end_call(turn, call, false, Some(ErrorCode::ToolCancelled), 0);
+            self.end(call, Err((Some(ErrorCode::ToolCancelled), 0)), node, round);
         }
-        self.calls.waiting.clear();
-        self.calls.waiting_bytes = 0;
+        self.waiting.clear();
+        self.waiting_bytes = 0;
     }
 
     /// The keeper has these calls open: those that this node does not know were an earlier node's,
     /// and their answers went with it.
-    pub(super) fn fail_unknown_calls(&mut self, turn: TurnNo, calls: &[CallNo]) {
-        for call in calls {
-            if !self.calls.knows(turn, *call) {
-                let code = Some(ErrorCode::ToolHostGone);
-                let since = Instant::now();
-                self.record_end_of_call(turn, *call, Ended { ok: false, code, bytes: 0, since });
-                self.answer_call(turn, *call, Answer::failed(&node_gone()));
-            }
+    pub fn fail_unknown(&self, turn: TurnNo, calls: &[CallNo], node: &Context, round: &mut Round) {
+        for call in calls.iter().filter(|call| !self.knows(turn, **call)) {
+            let (code, since) = (Some(ErrorCode::ToolHostGone), Instant::now());
+            record_end(turn, *call, Ended { ok: false, code, bytes: 0, since }, node, round);
+            answer_call(turn, *call, Answer::failed(&node_gone()), round);
         }
     }
 
     /// Ends a call with an error of ours; its host is told, if it might still be at it.
-    fn fail_call(&mut self, call: CallNo, error: &ToolError, cancel: Option<CancelReason>) {
-        let turn = self.calls.turn;
+    fn fail(
+        &mut self,
+        call: CallNo,
+        error: &ToolError,
+        cancel: Option<CancelReason>,
+        node: &Context,
+        round: &mut Round,
+    ) {
+        let turn = self.turn;
         if let Some(reason) = cancel {
             self.cancel_at_host(call, reason);
         }
-        self.end_call(turn, call, false, error.code, 0);
-        self.answer_call(turn, call, Answer::failed(error));
+        self.end(call, Err((error.code, 0)), node, round);
+        answer_call(turn, call, Answer::failed(error), round);
     }
 
     fn cancel_at_host(&self, call: CallNo, reason: CancelReason) {
-        if let Some(OpenCall { to: To::Host(host), .. }) = self.calls.open.get(&call) {
-            let (session, turn) = (self.id.clone(), self.calls.turn);
+        if let Some(OpenCall { to: To::Host(host), .. }) = self.open.get(&call) {
+            let (session, turn) = (self.caller.session.clone(), self.turn);
             host.send_first(&ToHost::ToolCancel { session, turn, call, reason });
         }
     }
 
-    fn end_call(
+    /// A call is over: with so many bytes of an answer, or with an error.
+    fn end(
         &mut self,
-        turn: TurnNo,
         call: CallNo,
-        ok: bool,
-        code: Option<ErrorCode>,
-        bytes: usize,
+        ended: Result<usize, (Option<ErrorCode>, usize)>,
+        node: &Context,
+        round: &mut Round,
     ) {
-        if let Some(open) = self.calls.remove(call) {
-            self.context.within.close(&self.named(turn, call));
+        if let Some(open) = self.remove(call) {
+            node.within.close(&self.named(self.turn, call));
+            let (ok, code, bytes) = match ended {
+                Ok(bytes) => (true, None, bytes),
+                Err((code, bytes)) => (false, code, bytes),
+            };
             let since = open.since;
-            self.record_end_of_call(turn, call, Ended { ok, code, bytes, since });
+            record_end(self.turn, call, Ended { ok, code, bytes, since }, node, round);
         }
-    }
-
-    fn record_end_of_call(&mut self, turn: TurnNo, call: CallNo, ended: Ended) {
-        let Ended { ok, code, bytes, since } = ended;
-        self.context.metrics.tool_call(code);
-        let wall_ms = since.elapsed().as_secs_f64() * 1000.0;
-        let kind = EventKind::ToolEnded { call, ok, code, bytes: bytes as u64, wall_ms };
-        self.record(Some(turn), kind, Bytes::new());
-    }
-
-    fn answer_call(&mut self, turn: TurnNo, call: CallNo, answer: Answer) {
-        self.acts.push(Act::AnswerCall { turn, call, answer });
     }
 
     /// Gives the keeper an answer, or a part of one, when there is room on the link.
-    pub(super) fn send_answer(&mut self, turn: TurnNo, call: CallNo, answer: Answer) {
-        if self.calls.waiting.is_empty() && !self.link.crowded() {
-            return self.command_answer(turn, call, answer);
+    pub fn send_answer(
+        &mut self,
+        turn: TurnNo,
+        call: CallNo,
+        answer: Answer,
+        keeper: &mut KeeperSide,
+    ) {
+        if self.waiting.is_empty() && !keeper.link.crowded() {
+            return command_answer(turn, call, answer, keeper);
         }
-        self.link.want_room();
-        self.calls.waiting_bytes += answer.body.len();
-        self.calls.waiting.push_back((turn, call, answer));
+        keeper.link.want_room();
+        self.waiting_bytes += answer.body.len();
+        self.waiting.push_back((turn, call, answer));
     }
 
     /// There is room on the link again.
-    pub(super) fn send_waiting_answers(&mut self) {
-        while !self.link.crowded()
-            && let Some((turn, call, answer)) = self.calls.waiting.pop_front()
+    pub fn send_waiting(&mut self, keeper: &mut KeeperSide) {
+        while !keeper.link.crowded()
+            && let Some((turn, call, answer)) = self.waiting.pop_front()
         {
-            self.calls.waiting_bytes -= answer.body.len();
-            self.command_answer(turn, call, answer);
-            // A closed link shows when it is read.
-            let _ = self.link.flush();
+            self.waiting_bytes -= answer.body.len();
+            command_answer(turn, call, answer, keeper);
+            keeper.flush();
         }
-        if !self.calls.waiting.is_empty() {
-            self.link.want_room();
-        }
-    }
-
-    /// Each command holds what one frame can.
-    fn command_answer(&mut self, turn: TurnNo, call: CallNo, answer: Answer) {
-        let Answer { ok, more, mut body } = answer;
-        loop {
-            let part = body.split_to(body.len().min(CHUNK_BYTES_MAX));
-            let more = more || !body.is_empty();
-            let given = self.command(Command::ToolResult { turn, call, ok, more }, part);
-            if body.is_empty() || given.is_none() {
-                return;
-            }
+        if !self.waiting.is_empty() {
+            keeper.link.want_room();
         }
     }
 
     fn named(&self, turn: TurnNo, call: CallNo) -> Within {
-        Within { session: self.id.clone(), turn, call }
+        Within { session: self.caller.session.clone(), turn, call }
+    }
+}
+
+fn record_end(turn: TurnNo, call: CallNo, ended: Ended, node: &Context, round: &mut Round) {
+    let Ended { ok, code, bytes, since } = ended;
+    node.metrics.tool_call(code);
+    let wall_ms = since.elapsed().as_secs_f64() * 1000.0;
+    let kind = EventKind::ToolEnded { call, ok, code, bytes: bytes as u64, wall_ms };
+    round.record(Some(turn), kind, Bytes::new());
+}
+
+fn answer_call(turn: TurnNo, call: CallNo, answer: Answer, round: &mut Round) {
+    round.acts.push(Act::AnswerCall { turn, call, answer });
+}
+
+/// Each command holds what one frame can.
+fn command_answer(turn: TurnNo, call: CallNo, answer: Answer, keeper: &mut KeeperSide) {
+    let Answer { ok, more, mut body } = answer;
+    loop {
+        let part = body.split_to(body.len().min(CHUNK_BYTES_MAX));
+        let more = more || !body.is_empty();
+        let given = keeper.command(Command::ToolResult { turn, call, ok, more }, part);
+        if body.is_empty() || given.is_none() {
+            return;
+        }
     }
 }
 

@@ -1,34 +1,28 @@
 //! Forking a live session: the original is held idle, its workspace copied, its worker forked by its
 //! keeper; then the twin is a session like any other, with a keeper, a journal and an owner.
 //!
-//! [`rooms`] knows the directories, [`copy`] copies a workspace, [`hidden`] knows which is not copied.
+//! `session_dirs` knows the directories, [`copy`] copies a workspace, [`hidden`] knows which is not copied.
 
 mod copy;
 mod hidden;
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::oneshot;
-use windlass_journal::{NewSession, SessionLog};
+use windlass_journal::{Facts, NewSession, SessionLog};
+use windlass_lifecycle::Session as Machine;
 use windlass_lifecycle::link::NodeHalf;
-use windlass_lifecycle::{Event, Session as Machine};
-use windlass_protocol::api::{CopyScope, LeftOutDirectory, SessionState};
+use windlass_protocol::api::{CopyScope, LeftOutDirectory};
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::event::EndReason;
-use windlass_protocol::limits::WAITING_TURNS_MAX;
-use windlass_protocol::link::{Attached, Command, Fork, ForkDone, ForkEnd};
+use windlass_protocol::link::{Attached, Fork, ForkDone, ForkEnd};
 use windlass_protocol::policy::Policy;
 use windlass_protocol::worker::FORKS;
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
 
 use self::copy::{InPlace, NotCopied};
-use super::actor::Actor;
 use super::keeper_link::KeeperLink;
-use super::receipts::WorkspaceFate;
 use super::requests::answer;
 use super::start::{self, Spec};
 use super::{Handle, Reply, Request};
@@ -70,7 +64,7 @@ pub(crate) struct MadeTwin {
     pub left_out_more: u64,
 }
 
-/// What a session's owner knows of forks.
+/// What a session's owner knows of forks, besides what the lifecycle decides.
 #[derive(Debug)]
 pub(super) struct ForkSide {
     /// Its first room; none where an earlier release made the session.
@@ -78,19 +72,17 @@ pub(super) struct ForkSide {
     /// The room for the next twin: what the keeper reported last, moved on with each fork since
     /// then. None where the keeper does not report it.
     current: Option<PathBuf>,
-    /// It is a twin, and its worker has not been up yet.
-    awaits_twin: bool,
-    /// Over when nobody wants it idle any more.
+    /// Over when nobody wants the session held any more.
     held: Option<oneshot::Receiver<()>>,
-    /// What was asked meanwhile, in that order.
-    put_off: VecDeque<Request>,
+    /// Who waits until the session is held.
+    wanting: Option<Reply<Original>>,
     /// Who waits for the keeper's answer, and for which session.
     asked: Option<(SessionId, Reply<ForkDone>)>,
 }
 
 impl ForkSide {
-    pub fn new(room: Option<PathBuf>, awaits_twin: bool) -> Self {
-        Self { room, current: None, awaits_twin, held: None, put_off: VecDeque::new(), asked: None }
+    pub fn new(room: Option<PathBuf>) -> Self {
+        Self { room, current: None, held: None, wanting: None, asked: None }
     }
 
     /// Takes the keeper's current room. A fork command that the keeper has not seen yet may already
@@ -103,35 +95,90 @@ impl ForkSide {
         }
     }
 
+    pub fn first_room(&self) -> Option<PathBuf> {
+        self.room.clone()
+    }
+
+    /// Whether the session is held, or somebody waits until it is.
     pub fn is_held(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Whether a turn must wait.
-    pub fn is_behind(&self) -> bool {
-        self.is_held() || !self.put_off.is_empty()
-    }
-
-    /// Whether a reset must wait: a twin that is not up yet holds what it is to lose.
-    pub fn cannot_reset(&self) -> bool {
-        self.is_behind() || self.awaits_twin
-    }
-
-    /// Whether this session is a twin whose worker has not started yet. A client that has the twin's id may
-    /// already ask for a fork of it.
-    pub fn awaits_twin(&self) -> bool {
-        self.awaits_twin
-    }
-
-    /// Waits until nobody wants it idle any more.
+    /// Waits until nobody wants the session held any more.
     pub async fn released(&mut self) {
         if let Some(held) = &mut self.held {
             let _ = held.await;
         }
     }
 
-    pub fn first_room(&self) -> Option<PathBuf> {
-        self.room.clone()
+    /// Nobody wants the session held any more.
+    pub fn let_go(&mut self) {
+        self.held = None;
+        self.wanting = None;
+    }
+
+    /// Somebody wants the session held, until `until` is over. The lifecycle says when it is.
+    pub fn want(&mut self, until: oneshot::Receiver<()>, reply: Reply<Original>) {
+        self.held = Some(until);
+        self.wanting = Some(reply);
+    }
+
+    /// The session is held: whoever waited for that learns what its twin must be like. Whether somebody
+    /// still wants it held.
+    pub fn grant(&mut self, facts: &Facts) -> bool {
+        let Some(reply) = self.wanting.take() else { return false };
+        let original = self.original(facts);
+        let is_wanted = original.is_ok();
+        if !is_wanted {
+            self.held = None;
+        }
+        answer(reply, original);
+        is_wanted
+    }
+
+    /// The session cannot be held.
+    pub fn refuse(&mut self, failure: Failure) {
+        self.held = None;
+        if let Some(reply) = self.wanting.take() {
+            answer(reply, Err(failure));
+        }
+    }
+
+    fn original(&self, facts: &Facts) -> Result<Original, Failure> {
+        let first = self.room.as_deref().ok_or_else(|| {
+            refused("it was made by an earlier release, without a room for twins")
+        })?;
+        let room = self.current.clone();
+        let room = room.ok_or_else(|| refused("its keeper is of an earlier release"))?;
+        if !session_dirs::is_room_of(first, &room) {
+            return Err(refused("its keeper names a room that is none of its own"));
+        }
+        // Of a worker of an earlier release, its keeper knows.
+        let known = facts.capabilities.as_ref();
+        if known.is_some_and(|known| !known.iter().any(|capability| capability == FORKS)) {
+            return Err(refused("its worker cannot fork"));
+        }
+        let isolation = facts.confinement.as_ref().map(|found| found.isolation);
+        Ok(Original { created: facts.created.clone(), room, isolation })
+    }
+
+    /// The keeper was asked to fork: the next twin gets another room. Also if the fork fails: the worker
+    /// may have added its Landlock layer by then.
+    pub fn asked(&mut self, session: SessionId, room: &Path, reply: Reply<ForkDone>) {
+        self.asked = Some((session, reply));
+        self.current = Some(family::next_room(room));
+    }
+
+    /// The keeper's word about a fork.
+    pub fn answered(&mut self, original: &SessionId, twin: &SessionId, end: ForkEnd) {
+        let Some((_, reply)) = self.asked.take_if(|(asked, _)| asked == twin) else { return };
+        let end = match end {
+            ForkEnd::Done(done) => Ok(done),
+            ForkEnd::Refused { code, message } => {
+                Err(Failure::new(code, format!("session {original} was not forked: {message}")))
+            }
+        };
+        answer(reply, end);
     }
 }
 
@@ -197,9 +244,7 @@ async fn make(
             return Err(failure);
         }
     };
-    let machine = Machine::default();
-    let (mut actor, handle) = start::assemble(context, id.clone(), machine, log, link, spec);
-    actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
+    let (actor, handle) = start::assemble(context, Machine::twin(), log, link, spec);
     context.admit(handle.clone());
     context.metrics.session_created();
     tokio::spawn(actor.run());
@@ -342,123 +387,6 @@ fn cannot_copy(error: &std::io::Error) -> Failure {
     Failure::while_making("the workspace cannot be copied", error)
 }
 
-fn refused(message: &str) -> Failure {
+pub(super) fn refused(message: &str) -> Failure {
     Failure::new(ErrorCode::ForkRefused, message)
-}
-
-impl Actor {
-    /// Holds the session idle until `until` is over.
-    pub(super) fn hold(&mut self, until: oneshot::Receiver<()>) -> Result<Original, Failure> {
-        let state = self.machine.state();
-        if state != SessionState::Idle || self.fork.is_held() {
-            let message = format!("session {} is not idle", self.id);
-            return Err(Failure::new(ErrorCode::SessionBusy, message));
-        }
-        let created = self.log.facts().created.clone();
-        let first = self.fork.room.as_deref().ok_or_else(|| {
-            refused("it was made by an earlier release, without a room for twins")
-        })?;
-        let room = self.fork.current.clone();
-        let room = room.ok_or_else(|| refused("its keeper is of an earlier release"))?;
-        if !session_dirs::is_room_of(first, &room) {
-            return Err(refused("its keeper names a room that is none of its own"));
-        }
-        // Of a worker of an earlier release, its keeper knows.
-        let capabilities = self.log.facts().capabilities.as_ref();
-        if capabilities.is_some_and(|known| !known.iter().any(|capability| capability == FORKS)) {
-            return Err(refused("its worker cannot fork"));
-        }
-        self.fork.held = Some(until);
-        let isolation = self.log.facts().confinement.as_ref().map(|found| found.isolation);
-        Ok(Original { created, room, isolation })
-    }
-
-    /// Keeps a request for later: a turn or a reset that came while the session is held, or a fork that came
-    /// before the worker of a twin had started.
-    pub(super) fn put_off(&mut self, request: Request) {
-        if self.fork.put_off.len() < WAITING_TURNS_MAX {
-            return self.fork.put_off.push_back(request);
-        }
-        let full = Failure::of(ErrorCode::Overloaded, self.id.as_str());
-        match request {
-            Request::Submit(submit) => answer(submit.reply, Err(full)),
-            Request::Reset { reply } => answer(reply, Err(full)),
-            Request::Hold { reply, .. } => answer(reply, Err(full)),
-            _ => {}
-        }
-    }
-
-    /// The session is not held any more.
-    pub(super) fn let_go(&mut self) {
-        self.fork.held = None;
-        self.catch_up();
-    }
-
-    /// Serves what was put off.
-    fn catch_up(&mut self) {
-        for request in std::mem::take(&mut self.fork.put_off) {
-            // None of them ends the session's owner.
-            let _ = self.serve(request);
-        }
-    }
-
-    pub(super) fn ask_fork(&mut self, fork: Box<Fork>, reply: Reply<ForkDone>) {
-        if self.machine.state() != SessionState::Idle {
-            return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
-        }
-        let (session, next_room) = (fork.session.clone(), family::next_room(&fork.room));
-        if let Err(error) = self.link.command(Command::Fork(fork), Bytes::new()) {
-            let message = format!("session {} was not forked: {error}", self.id);
-            return answer(reply, Err(refused(&message)));
-        }
-        self.fork.asked = Some((session, reply));
-        // Also if the fork fails: the worker may have added its Landlock layer by then.
-        self.fork.current = Some(next_room);
-        // A closed link shows when it is read.
-        let _ = self.link.flush();
-    }
-
-    /// The keeper's word about a fork.
-    pub(super) fn forked(&mut self, session: &SessionId, end: ForkEnd) {
-        let Some((_, reply)) = self.fork.asked.take_if(|(asked, _)| asked == session) else {
-            return;
-        };
-        let end = match end {
-            ForkEnd::Done(done) => Ok(done),
-            ForkEnd::Refused { code, message } => {
-                Err(Failure::new(code, format!("session {} was not forked: {message}", self.id)))
-            }
-        };
-        answer(reply, end);
-    }
-
-    /// A twin's first worker holds state from its first moment.
-    pub(super) fn note_carried_state(&mut self, event: Event) {
-        if event == Event::WorkerReady && std::mem::take(&mut self.fork.awaits_twin) {
-            self.step(Event::StateCarried);
-            if !self.fork.is_held() {
-                self.catch_up();
-            }
-        }
-    }
-
-    /// What becomes of the workspace when the session ends.
-    pub(super) fn workspace_fate(&self, reason: EndReason) -> WorkspaceFate {
-        let original = {
-            let info = self.info.lock().expect("no holder of this lock can panic");
-            info.forked_from.clone()
-        };
-        let made_at_ms = self.log.facts().created.created_at_ms;
-        WorkspaceFate::of(&self.context.journal, original, made_at_ms, reason)
-    }
-
-    /// The temporary directory that goes with this session: the family's, when this is the last of it.
-    pub(super) fn family_tmp(&mut self) -> Option<PathBuf> {
-        let handle = self.context.find(&self.id)?;
-        let others = self.context.handles();
-        if others.iter().any(|other| other.family == handle.family && other.id != self.id) {
-            return None;
-        }
-        self.tmp.take().or_else(|| Some(self.context.config.tmp_of(&handle.family)))
-    }
 }

@@ -9,9 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use windlass_lifecycle::Event;
-
-use super::actor::Actor;
 use crate::clock::in_words;
 
 /// The longest idle timeout; a longer one is as good as none, and taken for this.
@@ -120,7 +117,7 @@ impl IdleWatch {
     }
 
     /// Whether nobody has used the session for its idle timeout. Otherwise it is due again later.
-    fn has_passed(&mut self, now: Instant) -> bool {
+    pub fn has_passed(&mut self, now: Instant) -> bool {
         let last_use = self.last_use.max(self.clients.last_seen(now));
         let Some(timeout) = &mut self.timeout else { return false };
         timeout.due = last_use + timeout.limit;
@@ -128,7 +125,7 @@ impl IdleWatch {
     }
 
     /// The session is in use at `now`, whoever uses it.
-    fn put_off(&mut self, now: Instant) {
+    pub fn put_off(&mut self, now: Instant) {
         self.last_use = now;
         self.has_passed(now);
     }
@@ -137,31 +134,6 @@ impl IdleWatch {
     pub fn in_words(&self) -> String {
         let limit = self.timeout.as_ref().map_or(Duration::ZERO, |timeout| timeout.limit);
         format!("it had no client and no turn for {}, its idle timeout", in_words(limit))
-    }
-}
-
-impl Actor {
-    /// Ends the session if nobody has used it for its idle timeout.
-    pub(super) fn idle_due(&mut self, now: Instant) {
-        if self.is_about_to_be_used() {
-            return self.idle.put_off(now);
-        }
-        if self.idle.has_passed(now) {
-            self.step(Event::IdlePassed);
-            if !self.machine.is_ended() {
-                // A turn runs, or a worker starts.
-                self.idle.put_off(now);
-            }
-        }
-    }
-
-    /// Whether a request waits, or somebody is there for all sessions of the owner. An owner's tool host
-    /// is looked for only here: the session stays up to twice its timeout after such a host has gone.
-    fn is_about_to_be_used(&self) -> bool {
-        let owner = self.caller.owner.as_ref();
-        !self.inbox.is_empty()
-            || self.fork.is_behind()
-            || owner.is_some_and(|owner| self.context.tools.serves_owner(owner))
     }
 }
 

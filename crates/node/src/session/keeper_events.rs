@@ -1,24 +1,22 @@
 //! What the keeper says: its answer to an attach, its events, its silence. Events that only carry
 //! bytes go to the journal as they are; those that move the session go through the lifecycle.
 
-use std::time::Instant;
-
 use bytes::Bytes;
-use windlass_journal::NewEvent;
 use windlass_lifecycle::link::Arrival;
 use windlass_lifecycle::session::KeeperLoss;
 use windlass_lifecycle::{Effect, Event};
-use windlass_protocol::api::{DisplayRef, StdinWait};
+use windlass_protocol::api::{DisplayRef, SessionState, StdinWait, TurnState};
 use windlass_protocol::event::EventKind;
+use windlass_protocol::host::CancelReason;
 use windlass_protocol::link::{Attached, FromKeeper, RefuseReason};
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{LinkSeq, Outcome, Seq, TurnNo};
 
 use super::actor::{Actor, Leave};
-use super::calls::CallPart;
-use super::effects::{Act, Reported};
+use super::calls::{CallPart, ToolCalls};
+use super::effects::Reported;
 use super::requests::answer;
-use crate::clock::now_ms;
+use super::round::Act;
 use crate::keepers;
 
 /// How often a cut link is opened again before the keeper is given up.
@@ -29,7 +27,7 @@ impl Actor {
     pub(super) fn take_messages(&mut self) -> Option<Leave> {
         let mut leave = None;
         loop {
-            match self.link.next_message() {
+            match self.keeper.link.next_message() {
                 Ok(None) => break,
                 Ok(Some((message, body))) => leave = leave.or(self.take_message(message, body)),
                 Err(error) => {
@@ -40,9 +38,11 @@ impl Actor {
             }
         }
         self.commit();
-        self.link.acknowledge_some();
-        let _ = self.link.flush();
-        self.confirm();
+        self.keeper.link.acknowledge_some();
+        self.keeper.flush();
+        for confirmed in self.keeper.take_confirmed() {
+            answer(confirmed.reply, self.snapshot(confirmed.turn));
+        }
         leave
     }
 
@@ -58,13 +58,13 @@ impl Actor {
                     }
                 }
             }
-            FromKeeper::Seen { command } => self.link.half.seen(command),
+            FromKeeper::Seen { command } => self.keeper.link.half.seen(command),
             // Told on the line that a keeper waits on, before it has a session.
             FromKeeper::Prepared { .. } => {}
-            FromKeeper::Forked { session, end } => self.forked(&session, end),
+            FromKeeper::Forked { session, end } => self.fork.answered(&self.id, &session, end),
             FromKeeper::Event { link, command, turn, event } => {
-                self.link.half.seen(command);
-                match self.link.half.arrived(link) {
+                self.keeper.link.half.seen(command);
+                match self.keeper.link.half.arrived(link) {
                     Arrival::Again => {}
                     Arrival::Next => self.take_event(link, turn, event, body),
                     Arrival::Gap { missing } => {
@@ -72,7 +72,7 @@ impl Actor {
                         self.take_event(link, turn, event, body);
                     }
                 }
-                if self.attached.as_ref().is_some_and(|attached| link >= attached.last) {
+                if self.keeper.attached.as_ref().is_some_and(|attached| link >= attached.last) {
                     self.caught_up();
                 }
             }
@@ -82,12 +82,11 @@ impl Actor {
 
     fn take_attached(&mut self, attached: Attached) {
         self.greet(&attached);
-        self.take_failed(&attached);
-        if self.timers.deadline.is_none() {
-            self.rearm(&attached);
+        if !self.queue.has_deadline() {
+            self.queue.rearm(&attached, self.machine.current());
         }
-        let held = attached.last > self.link.half.after();
-        self.attached = Some(attached);
+        let held = attached.last > self.keeper.link.half.after();
+        self.keeper.attached = Some(attached);
         if !held {
             self.caught_up();
         }
@@ -96,17 +95,68 @@ impl Actor {
     /// The keeper answered: now it gets the commands that waited for it.
     pub(super) fn greet(&mut self, attached: &Attached) {
         {
-            let mut info = self.info.lock().expect("no holder of this lock can panic");
+            let mut info = self.view.info();
             let pid = Some(attached.pid).filter(|pid| *pid != 0);
-            info.keeper_pid = pid.or_else(|| self.link.peer_pid());
+            info.keeper_pid = pid.or_else(|| self.keeper.link.peer_pid());
             info.hold = Some(attached.hold);
         }
         self.fork.keeper_said(attached);
-        self.owed.keeper_said(attached);
+        self.journal.keeper_said(attached);
         self.context.keepers.starting.answered(&self.id);
-        if let Err(error) = self.link.attached(attached) {
+        if let Err(error) = self.keeper.link.attached(attached) {
             tracing::warn!(session = %self.id, %error, "the keeper's link broke");
         }
+    }
+
+    /// Everything the keeper held is taken in: now what it lacks is sent, and what it should not
+    /// be doing is stopped.
+    fn caught_up(&mut self) {
+        let Some(attached) = self.keeper.attached.take() else { return };
+        self.keeper.has_answered();
+        self.drop_unended(&attached);
+        for effect in self.machine.resume(attached.last_turn, attached.restarts) {
+            if let Effect::Start { turn } = effect
+                && !self.keeper.link.half.lacks(&attached, turn)
+            {
+                continue;
+            }
+            self.plan(effect, &mut None);
+        }
+        if matches!(self.machine.state(), SessionState::Starting | SessionState::Restarting) {
+            self.keeper.expect_answer();
+        }
+        if let Some(turn) = attached.running.filter(|_| !attached.calls.is_empty()) {
+            let (node, round) = (&self.context, &mut self.round);
+            self.calls.fail_unknown(turn, &attached.calls, node, round);
+        }
+        if attached.running.is_some() && attached.running != self.machine.current() {
+            // It runs a turn that the journal knows as ended: only a fresh worker is sure.
+            self.apply(Event::ResetAsked);
+        }
+    }
+
+    /// A turn that the keeper has ended although the journal never learned so (the disk was full
+    /// when a node died) would otherwise be waited for forever.
+    fn drop_unended(&mut self, attached: &Attached) {
+        if let Some(turn) = self.machine.current()
+            && turn <= attached.last_turn
+            && attached.running.is_none()
+            && attached.last <= self.keeper.link.half.after()
+        {
+            self.journal.cut(turn);
+            self.apply(Event::TurnDone { turn, outcome: WorkerOutcome::Error });
+        }
+    }
+
+    /// A node before us was killed while it had no room, and with it went `missing` events that it
+    /// could not write. The turn that was cut fails as that node had said.
+    fn missed_for_room(&mut self, missing: u64) {
+        tracing::warn!(session = %self.id, missing, "events are missing since the disk was full");
+        if let Some(turn) = self.machine.current() {
+            self.journal.cut(turn);
+        }
+        let kind = dropped(missing, "the disk was full");
+        self.round.record(None, kind, Bytes::new());
     }
 
     fn take_event(
@@ -117,28 +167,29 @@ impl Actor {
         body: Bytes,
     ) {
         if let EventKind::TurnEnded { outcome, error, usage, .. } = kind {
-            let reported = Reported { link: Some(link), error, usage: Some(usage) };
+            let turn = turn.unwrap_or_default();
+            let reported = Reported { turn, link: Some(link), error, usage: Some(usage) };
             return self.turn_done(turn, outcome, reported);
         }
         if let EventKind::ToolCall { call, name, deadline_ms, offset, more, .. } = kind {
             let turn = turn.unwrap_or_default();
             let part = CallPart { turn, call, name, deadline_ms, offset, more, body };
-            return self.take_call(link, part);
+            return ToolCalls::take_call(link, part, &mut self.round);
         }
         if let EventKind::Confined(confinement) = &kind {
-            let mut info = self.info.lock().expect("no holder of this lock can panic");
-            info.confinement = Some(confinement.clone());
+            self.view.info().confinement = Some(confinement.clone());
         }
         if let EventKind::Output { background, .. } = &mut kind {
             // The node ended the turn before the keeper had told all of it: its output is told to be complete.
-            *background |=
-                turn.and_then(|turn| self.turns.get(turn)).is_some_and(|turn| turn.end.is_some());
+            *background |= turn
+                .and_then(|turn| self.queue.turns.get(turn))
+                .is_some_and(|turn| turn.end.is_some());
         }
         self.note(turn, &kind, &body);
-        self.limits.hear(&kind);
+        self.queue.limits.hear(&kind);
         if matches!(kind, EventKind::WorkerReady { .. }) {
             // What a restart was waited for.
-            self.timers.keeper = None;
+            self.keeper.has_answered();
         }
         let moved = lifecycle_event(turn, &kind);
         let waits = matches!(kind, EventKind::StdinWait { .. });
@@ -146,55 +197,48 @@ impl Actor {
             EventKind::ToolCancel { call } => turn.zip(Some(call)),
             _ => None,
         };
-        self.records.push(NewEvent { at_ms: now_ms(), turn, link: Some(link), kind, body });
+        self.round.record_heard(Some(link), turn, kind, body);
         if let Some(event) = moved {
-            self.step(event);
-            self.note_carried_state(event);
+            self.apply(event);
         }
         if let Some((turn, call)) = given_up {
-            self.call_given_up(turn, call);
+            let reason = match self.machine.turn_state(turn) {
+                TurnState::Interrupting => CancelReason::Interrupted,
+                _ => CancelReason::GivenUp,
+            };
+            self.calls.given_up(turn, call, reason, &self.context, &mut self.round);
         }
         if let Some(turn) = turn.filter(|_| waits) {
-            self.acts.push(Act::Settle { turn });
+            self.round.acts.push(Act::Settle { turn });
         }
     }
 
     /// The end of a turn as the keeper saw it; the lifecycle has the last word on its outcome.
-    fn turn_done(&mut self, turn: Option<TurnNo>, outcome: Outcome, mut reported: Reported) {
-        let link = reported.link;
+    fn turn_done(&mut self, turn: TurnNo, outcome: Outcome, reported: Reported) {
         let outcome = match outcome {
             Outcome::Ok => WorkerOutcome::Ok,
             Outcome::Interrupted => WorkerOutcome::Interrupted,
             Outcome::Error | Outcome::TimedOut | Outcome::Lost => WorkerOutcome::Error,
         };
-        let turn = turn.unwrap_or_default();
-        if outcome == WorkerOutcome::Interrupted {
-            self.interrupted_without_record(turn);
+        // A held event tells that a turn was interrupted of which the journal does not know that anybody
+        // asked for it: only a node without room does that, and it said so to its clients.
+        let is_asked = self.machine.turn_state(turn) == TurnState::Interrupting;
+        if outcome == WorkerOutcome::Interrupted && self.keeper.attached.is_some() && !is_asked {
+            self.journal.cut(turn);
         }
-        let (machine, effects) =
-            std::mem::take(&mut self.machine).step(Event::TurnDone { turn, outcome });
-        self.machine = machine;
-        for effect in effects {
-            match effect {
-                Effect::Finish { turn: ended, outcome, code, loss } if ended == turn => {
-                    self.finish(ended, outcome, code, loss, Some(std::mem::take(&mut reported)));
-                }
-                other => self.plan(other),
-            }
-        }
-        if reported.link.is_some() {
+        let mut reported = Some(reported);
+        self.apply_reported(Event::TurnDone { turn, outcome }, &mut reported);
+        if let Some(Reported { link, .. }) = reported {
             // Late: the turn had been ended without the keeper. Its number must not be lost.
-            let reason = "the late end of a turn".to_owned();
-            let kind = EventKind::MessagesDropped { count: 1, reason };
-            let body = Bytes::new();
-            self.records.push(NewEvent { at_ms: now_ms(), turn: None, link, kind, body });
+            let kind = dropped(1, "the late end of a turn");
+            self.round.record_heard(link, None, kind, Bytes::new());
         }
     }
 
     /// What replies will say of the turn.
     fn note(&mut self, turn: Option<TurnNo>, kind: &EventKind, body: &Bytes) {
-        let place = self.log.facts().last_seq.0 + self.records.len() as u64 + 1;
-        let Some(turn) = turn.and_then(|turn| self.turns.get_mut(turn)) else { return };
+        let place = self.journal.facts().last_seq.0 + self.round.records.len() as u64 + 1;
+        let Some(turn) = turn.and_then(|turn| self.queue.turns.get_mut(turn)) else { return };
         match kind {
             EventKind::Output { background: false, .. } => {
                 turn.output.push(body);
@@ -219,33 +263,14 @@ impl Actor {
         }
     }
 
-    /// Answers those whose command the keeper has seen.
-    fn confirm(&mut self) {
-        let waited = self.confirmations.len();
-        let mut place = 0;
-        while place < self.confirmations.len() {
-            if self.link.half.is_seen(self.confirmations[place].command) {
-                let confirmed = self.confirmations.swap_remove(place);
-                answer(confirmed.reply, self.snapshot(confirmed.turn));
-            } else {
-                place += 1;
-            }
-        }
-        if self.confirmations.len() < waited {
-            let patience = self.context.config.keeper_patience;
-            let left = !self.confirmations.is_empty();
-            self.timers.confirmation = left.then(|| Instant::now() + patience);
-        }
-    }
-
     /// The link is cut. A keeper that lives is attached to again; one that does not is lost.
     pub(super) fn keeper_hung_up(&mut self) {
         for _ in 0..REOPEN_MAX {
-            if self.link.reopen().is_ok() {
+            if self.keeper.link.reopen().is_ok() {
                 return;
             }
         }
-        self.step(Event::KeeperLost(KeeperLoss::Died));
+        self.apply(Event::KeeperLost(KeeperLoss::Died));
         self.commit();
     }
 
@@ -253,16 +278,28 @@ impl Actor {
     pub(super) fn lose_keeper(&mut self, why: &str) {
         tracing::warn!(session = %self.id, why, "ending the keeper");
         self.end_keeper();
-        self.step(Event::KeeperLost(KeeperLoss::Died));
+        self.apply(Event::KeeperLost(KeeperLoss::Died));
     }
 
     pub(super) fn end_keeper(&self) {
-        let pid = self.info.lock().expect("no holder of this lock can panic").keeper_pid;
+        let pid = self.view.info().keeper_pid;
         match pid {
             Some(pid) => keepers::end(pid),
-            None => self.context.keepers.starting.end(&self.id),
+            None => {
+                let keepers = self.context.keepers.clone();
+                if let Some(unanswered) = keepers.starting.take(&self.id) {
+                    // It may wait a little, which nobody else need wait for.
+                    drop(tokio::task::spawn_blocking(move || {
+                        keepers.starting.end_taken(unanswered);
+                    }));
+                }
+            }
         }
     }
+}
+
+fn dropped(count: u64, reason: &str) -> EventKind {
+    EventKind::MessagesDropped { count, reason: reason.to_owned() }
 }
 
 /// What an event means for the session's life.

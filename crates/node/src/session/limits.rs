@@ -2,13 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use windlass_lifecycle::Event;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::event::{EventKind, TurnError};
 use windlass_protocol::policy::Limit;
 
-use super::actor::Actor;
 use crate::clock::now_ms;
 use crate::failure::remedy;
 
@@ -35,6 +32,13 @@ impl LimitsHeard {
             }
             _ => {}
         }
+    }
+
+    /// The session has lived as long as it may, which is so many seconds.
+    pub fn wall_time_passed(&mut self, wall_s: u64) -> EventKind {
+        let (limit, message) = (Limit::WallTime, format!("it may live for {wall_s} s"));
+        self.ended = Some((limit, message.clone()));
+        EventKind::LimitReached { limit, message }
     }
 
     /// A turn starts: what was before it is told.
@@ -70,18 +74,6 @@ pub(super) fn wall_end(created_at_ms: u64, wall_s: Option<u64>) -> Option<Instan
     let end_ms = created_at_ms.saturating_add(wall_s?.saturating_mul(1000));
     // So far off that it cannot be reckoned: never.
     Instant::now().checked_add(Duration::from_millis(end_ms.saturating_sub(now_ms())))
-}
-
-impl Actor {
-    /// The session has lived as long as it may.
-    pub(super) fn wall_time_passed(&mut self) {
-        let limit = Limit::WallTime;
-        let message = format!("it may live for {} s", self.wall_s.unwrap_or_default());
-        let turn = self.machine.current();
-        self.limits.ended = Some((limit, message.clone()));
-        self.record(turn, EventKind::LimitReached { limit, message }, Bytes::new());
-        self.step(Event::WallTimePassed);
-    }
 }
 
 /// The error of a turn that a limit ended.

@@ -1,68 +1,72 @@
 //! What clients ask of a session, one request at a time.
 
 use bytes::Bytes;
-use windlass_lifecycle::{Effect, Event};
-use windlass_protocol::api::TurnState;
+use windlass_lifecycle::Event;
+use windlass_protocol::api::{SessionState, TurnState};
 use windlass_protocol::event::EventKind;
+use windlass_protocol::link::{Command, Fork, ForkDone};
 use windlass_protocol::{ErrorCode, TurnId, TurnNo};
 
-use super::actor::{Actor, Closing, Leave, WAITERS_MAX, Waiter};
-use super::disk::Written;
-use super::effects::Act;
-use super::turns::{Extent, Snapshot, Turn};
+use super::actor::{Actor, Leave, Verdict};
+use super::fork::{Original, refused};
+use super::journal_side::Written;
+use super::round::Act;
+use super::turns::{Snapshot, Turn};
 use super::{Reply, Request, Submit, Until, Which};
 use crate::failure::Failure;
 
 impl Actor {
     pub(super) fn serve(&mut self, request: Request) -> Option<Leave> {
         if request.is_of_client() {
-            self.idle.used();
+            self.life.idle.used();
         }
         match request {
-            Request::Submit(_) if self.fork.is_behind() => self.put_off(request),
-            Request::Reset { .. } if self.fork.cannot_reset() => self.put_off(request),
-            Request::Hold { .. } if self.fork.awaits_twin() => self.put_off(request),
             Request::Submit(submit) => self.submit(submit),
             Request::Look { turn: Which::Number(number), until, reply } => {
                 self.answer_about(number, until, reply);
             }
-            Request::Look { turn: Which::Id(id), until, reply } => match self.turns.number(&id) {
-                Some(number) => self.answer_about(number, until, reply),
-                None => answer(reply, Err(self.no_turn(&id))),
-            },
+            Request::Look { turn: Which::Id(id), until, reply } => {
+                match self.queue.turns.number(&id) {
+                    Some(number) => self.answer_about(number, until, reply),
+                    None => answer(reply, Err(self.no_turn(&id))),
+                }
+            }
             Request::Interrupt { turn, reply } => self.interrupt(turn, reply),
             Request::Input { turn, bytes, eof, reply } => self.input(&turn, bytes, eof, reply),
             Request::Reset { reply } => {
-                self.step(Event::ResetAsked);
+                self.apply(Event::ResetAsked);
                 self.commit();
                 answer(reply, Ok(()));
             }
-            Request::Hold { until, reply } => {
-                let held = self.hold(until);
-                answer(reply, held);
-            }
+            Request::Hold { until, reply } => self.hold(until, reply),
             Request::Fork { fork, reply } => self.ask_fork(fork, reply),
             Request::Close { grace_ms, reply } => {
-                self.closing = Some(Closing { grace_ms, replies: vec![reply] });
-                self.step(Event::CloseAsked);
+                self.life.close(grace_ms, reply);
+                self.apply(Event::CloseAsked);
                 self.commit();
             }
             Request::Egress { host, port, allowed, reason } => {
-                let turn = self.machine.current();
                 let kind = EventKind::Egress { host, port, allowed, reason };
-                self.record(turn, kind, Bytes::new());
+                self.round.record(self.machine.current(), kind, Bytes::new());
                 self.commit();
             }
-            Request::ToolResult(part) => self.take_result(part),
-            Request::ToolHostGone { host } => self.tool_host_gone(host),
+            Request::ToolResult(part) => {
+                let (node, round) = (&self.context, &mut self.round);
+                self.calls.take_result(part, &mut self.keeper, node, round);
+                self.commit();
+            }
+            Request::ToolHostGone { host } => {
+                self.calls.host_gone(host, &self.context, &mut self.round);
+                self.commit();
+            }
             Request::Release { reply } => return Some(Leave::Released(Some(reply))),
         }
         None
     }
 
-    pub(super) fn submit(&mut self, submit: Submit) {
+    fn submit(&mut self, submit: Submit) {
         if let Some(id) = &submit.id
-            && let Some(number) = self.turns.number(id)
+            && let Some(number) = self.queue.turns.number(id)
         {
             // A number that is set already is this one: the request was sent twice.
             let _ = submit.number.set(number);
@@ -74,7 +78,7 @@ impl Actor {
             // Without an answer of the journal nobody knows whether the turn has run.
             Some(Err(failure)) => return answer(submit.reply, Err(failure)),
         }
-        let number = self.log.facts().last_turn.next();
+        let number = self.journal.facts().last_turn.next();
         let id = submit.id.unwrap_or_else(|| TurnId::from_number(number));
         let mut turn = Turn::new(id, number, submit.code, submit.deadline_ms);
         turn.within = submit.within;
@@ -91,25 +95,20 @@ impl Actor {
     fn accept(&mut self, turn: Turn) -> Result<(), Failure> {
         let number = turn.number;
         let before = self.machine.clone();
-        self.turns.insert(turn);
-        let (machine, effects) =
-            std::mem::take(&mut self.machine).step(Event::TurnAsked { turn: number });
-        self.machine = machine;
-        for effect in effects {
-            if let Effect::Refuse { code, .. } = effect {
-                self.turns.remove(number);
-                return Err(Failure::of(code, self.id.as_str()));
-            }
-            self.plan(effect);
+        self.queue.turns.insert(turn);
+        if let Verdict::Refused(code) = self.apply(Event::TurnAsked { turn: number }) {
+            self.queue.turns.remove(number);
+            return Err(Failure::of(code, self.id.as_str()));
         }
-        let mut records = std::mem::take(&mut self.records);
-        let written = self.try_write(&mut records);
+        let mut records = std::mem::take(&mut self.round.records);
+        let written = self.journal.write(&mut records, &mut self.keeper.link.half);
+        self.count_failed(written);
         records.clear();
-        self.records = records;
+        self.round.records = records;
         if written == Written::No {
             self.machine = before;
-            self.acts.clear();
-            self.turns.remove(number);
+            self.round.acts.clear();
+            self.queue.turns.remove(number);
             let message = format!("the journal of session {} has no room", self.id);
             return Err(Failure::new(ErrorCode::DiskFull, message));
         }
@@ -119,40 +118,24 @@ impl Actor {
 
     fn answer_about(&mut self, turn: TurnNo, until: Until, reply: Reply<Snapshot>) {
         let snapshot = self.snapshot(turn);
-        let settled = !matches!(
+        let is_open = matches!(
             &snapshot,
             Ok(Snapshot {
                 state: TurnState::Waiting | TurnState::Running | TurnState::Interrupting,
                 ..
             })
         );
-        if settled || until == Until::Now {
+        if !is_open || until == Until::Now {
             return answer(reply, snapshot);
         }
-        self.waiters.retain(|waiter| !waiter.reply.is_closed());
-        if self.waiters.len() < WAITERS_MAX {
-            self.waiters.push(Waiter { turn, reply });
-        } else {
+        if let Err(reply) = self.queue.wait(turn, reply) {
             answer(reply, snapshot);
         }
     }
 
-    pub(super) fn snapshot(&self, turn: TurnNo) -> Result<Snapshot, Failure> {
-        let found = self.turns.get(turn).ok_or_else(|| self.no_turn(&TurnId::from_number(turn)))?;
-        let mut found = found.clone();
-        let state = match found.end {
-            Some(_) => TurnState::Ended,
-            None => self.machine.turn_state(turn),
-        };
-        if let Some(open) = self.log.facts().open_turn(turn).filter(|_| found.end.is_none()) {
-            found.extent = Extent::of(open);
-        }
-        Ok(Snapshot { turn: found, state })
-    }
-
     /// A turn that ended so long ago that only the journal has it.
     fn past(&self, id: &TurnId) -> Result<Option<Snapshot>, Failure> {
-        if !self.turns.may_be_past(id) {
+        if !self.queue.turns.may_be_past(id) {
             return Ok(None);
         }
         let found = self.context.journal.turn(&self.id, id).map_err(|error| {
@@ -165,28 +148,28 @@ impl Actor {
 
     fn interrupt(&mut self, turn: Option<TurnId>, reply: Reply<Snapshot>) {
         let number = match &turn {
-            Some(id) => self.turns.number(id),
+            Some(id) => self.queue.turns.number(id),
             None => self.machine.current(),
         };
         let Some(number) = number else {
-            let not_running = || {
-                let message = format!("session {} is not running a turn", self.id);
-                Failure::new(ErrorCode::TurnNotRunning, message)
-            };
             let answered = match turn {
                 // A turn that ended is told as ended, however long ago that was.
                 Some(id) => self.past(&id).and_then(|past| past.ok_or_else(|| self.no_turn(&id))),
-                None => Err(not_running()),
+                None => {
+                    let message = format!("session {} is not running a turn", self.id);
+                    Err(Failure::new(ErrorCode::TurnNotRunning, message))
+                }
             };
             return answer(reply, answered);
         };
-        self.step(Event::InterruptAsked { turn: number });
+        // A turn that is over is told as it is.
+        self.apply(Event::InterruptAsked { turn: number });
         self.commit();
         answer(reply, self.snapshot(number));
     }
 
     fn input(&mut self, id: &TurnId, bytes: Bytes, eof: bool, reply: Reply<Snapshot>) {
-        let Some(turn) = self.turns.number(id) else {
+        let Some(turn) = self.queue.turns.number(id) else {
             let failure = match self.past(id) {
                 Ok(Some(_)) => Failure::of(ErrorCode::TurnNotRunning, self.id.as_str()),
                 Ok(None) => self.no_turn(id),
@@ -194,25 +177,41 @@ impl Actor {
             };
             return answer(reply, Err(failure));
         };
-        let (machine, effects) = std::mem::take(&mut self.machine).step(Event::InputGiven { turn });
-        self.machine = machine;
-        let given = effects.iter().any(|effect| matches!(effect, Effect::GiveInput { .. }));
-        if !given {
-            return answer(reply, Err(Failure::of(ErrorCode::TurnNotRunning, self.id.as_str())));
+        if let Verdict::Refused(code) = self.apply(Event::InputGiven { turn }) {
+            return answer(reply, Err(Failure::of(code, self.id.as_str())));
         }
-        if let Some(running) = self.turns.get_mut(turn) {
+        if let Some(running) = self.queue.turns.get_mut(turn) {
             if !running.takes_input(bytes.len()) {
                 let message = format!("turn {id} has as much unread input as it may have");
                 return answer(reply, Err(Failure::new(ErrorCode::MessageTooLarge, message)));
             }
             running.input_bytes += bytes.len();
         }
-        self.acts.push(Act::Input { turn, bytes, eof, reply });
+        self.round.acts.push(Act::Input { turn, bytes, eof, reply });
         self.commit();
     }
 
-    fn no_turn(&self, id: &TurnId) -> Failure {
-        Failure::new(ErrorCode::TurnNotFound, format!("session {} has no turn {id}", self.id))
+    /// Holds the session idle until `until` is over.
+    fn hold(&mut self, until: tokio::sync::oneshot::Receiver<()>, reply: Reply<Original>) {
+        if self.fork.is_held() {
+            return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
+        }
+        self.fork.want(until, reply);
+        self.apply(Event::HoldAsked);
+        self.commit();
+    }
+
+    fn ask_fork(&mut self, fork: Box<Fork>, reply: Reply<ForkDone>) {
+        if self.machine.state() != SessionState::Idle {
+            return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
+        }
+        let (twin, room) = (fork.session.clone(), fork.room.clone());
+        if let Err(error) = self.keeper.link.command(Command::Fork(fork), Bytes::new()) {
+            let message = format!("session {} was not forked: {error}", self.id);
+            return answer(reply, Err(refused(&message)));
+        }
+        self.fork.asked(twin, &room, reply);
+        self.keeper.flush();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use windlass_client::stream::LeanStream;
@@ -15,16 +15,19 @@ use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{HostRules, Limits, Network, Policy};
 use windlass_protocol::{ErrorCode, Owner, SessionId};
 
-use super::actor::{Actor, Timers};
-use super::alarm::Alarm;
-use super::calls::OpenCalls;
+use super::actor::Actor;
+use super::calls::ToolCalls;
 use super::deadlines::Deadlines;
-use super::disk::Owed;
 use super::fork::ForkSide;
 use super::idle::{ClientPresence, IdleWatch};
+use super::journal_side::JournalSide;
 use super::keeper_link::KeeperLink;
-use super::limits::{self, LimitsHeard};
-use super::turns::Turns;
+use super::keeper_side::KeeperSide;
+use super::lifetime::Lifetime;
+use super::limits;
+use super::public_view::PublicView;
+use super::round::Round;
+use super::turn_queue::TurnQueue;
 use super::{Handle, INBOX_MAX, Request};
 use crate::clock::now_ms;
 use crate::context::Context;
@@ -187,9 +190,7 @@ async fn make(
             return Err(Failure::of_keeper(&id, &error));
         }
     };
-    let (mut actor, handle) = assemble(context, id, Machine::default(), log, link, spec);
-    actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
-    Ok((actor, handle))
+    Ok(assemble(context, Machine::default(), log, link, spec))
 }
 
 /// Connects to a session's keeper and tells it what it keeps.
@@ -325,14 +326,17 @@ fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {
     asked.resolve().map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))
 }
 
+/// A session's owner, and the handle by which the node reaches it. The keeper must answer the attach.
 pub(super) fn assemble(
     context: &Arc<Context>,
-    id: SessionId,
     machine: Machine,
     log: SessionLog,
     link: KeeperLink,
     spec: Spec,
 ) -> (Actor, Handle) {
+    let config = &context.config;
+    let created = &log.facts().created;
+    let id = created.id.clone();
     let (sender, inbox) = mpsc::channel(INBOX_MAX);
     let (seen, seen_receiver) = watch::channel(log.facts().last_seq);
     let info = Arc::new(Mutex::new(info_with(log.facts(), machine.state(), &spec)));
@@ -349,42 +353,29 @@ pub(super) fn assemble(
         room: spec.room.clone(),
         clients: clients.clone(),
     };
-    let caller = spec.caller(&log.facts().created);
-    // Of a twin that an earlier node made, the journal may know already that its worker has been up.
-    let awaits_twin = spec.forked_from.is_some() && log.facts().worker.is_none();
+    let calls = ToolCalls::new(spec.caller(created));
     let wall_s = spec.wall_s();
-    let wall = limits::wall_end(log.facts().created.created_at_ms, wall_s);
-    let timers = Timers { wall, ..Timers::default() };
+    let wall_at = limits::wall_end(created.created_at_ms, wall_s);
+    let idle = IdleWatch::new(spec.idle_s, config.session_idle, clients);
+    let mut life = Lifetime::new(idle, wall_s, wall_at);
+    (life.cgroups, life.tmp) = (spec.cgroups, spec.tmp);
+    let deadlines = Deadlines::new(spec.deadline_ms, config.deadline);
+    let grace = Duration::from_millis(spec.interrupt_grace_ms);
+    let mut keeper = KeeperSide::new(link, spec.zygote_of, config.keeper_patience);
+    keeper.expect_answer();
     let actor = Actor {
         id,
         context: context.clone(),
         machine,
-        log,
-        link,
         inbox,
-        info,
-        seen,
-        turns: Turns::default(),
-        caller,
-        calls: OpenCalls::default(),
-        waiters: Vec::new(),
-        confirmations: Vec::new(),
-        timers,
-        alarm: Alarm::default(),
-        idle: IdleWatch::new(spec.idle_s, context.config.session_idle, clients),
-        deadlines: Deadlines::new(spec.deadline_ms, context.config.deadline),
-        interrupt_grace_ms: spec.interrupt_grace_ms,
-        wall_s,
-        limits: LimitsHeard::default(),
-        cgroups: spec.cgroups,
-        tmp: spec.tmp,
-        zygote_of: spec.zygote_of,
-        records: Vec::new(),
-        acts: Vec::new(),
-        owed: Owed::default(),
-        attached: None,
-        closing: None,
-        fork: ForkSide::new(spec.room, awaits_twin),
+        round: Round::default(),
+        journal: JournalSide::new(log),
+        keeper,
+        queue: TurnQueue::new(deadlines, grace),
+        calls,
+        fork: ForkSide::new(spec.room),
+        view: PublicView::new(info, seen),
+        life,
     };
     (actor, handle)
 }

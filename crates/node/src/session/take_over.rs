@@ -1,25 +1,20 @@
 //! How a session's owner comes to be for a session that an earlier node left to its keeper.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytes::Bytes;
-use windlass_journal::{Facts, OpenTurn, Recovered, SessionLog};
+use windlass_journal::{Facts, OpenTurn, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, WorkerFact};
 use windlass_lifecycle::{Event, Session as Machine};
 use windlass_protocol::event::EndReason;
-use windlass_protocol::link::{Attached, FromKeeper};
+use windlass_protocol::link::FromKeeper;
 use windlass_protocol::{LinkSeq, SessionId, TurnNo};
 
-use super::actor::Actor;
 use super::keeper_link::{Filled, KeeperLink};
 use super::receipts::WorkspaceFate;
 use super::start::{Spec, assemble, original_of};
-use super::turns::Turn;
-use super::view::Ends;
 use crate::context::Context;
 use crate::keepers;
 use crate::session_dirs;
@@ -55,9 +50,10 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
     context.cgroups.keep(&spec.cgroups);
     match KeeperLink::open(socket.clone(), half(), None) {
         Ok(link) => {
-            let (mut actor, handle) = assemble(context, id.clone(), machine, log, link, spec);
-            actor.reload(recovered);
-            actor.timers.keeper = Some(Instant::now() + context.config.keeper_patience);
+            let (mut actor, handle) = assemble(context, machine, log, link, spec);
+            let running = actor.machine.current();
+            let open = &actor.journal.facts().open_turns;
+            actor.queue.reload(open, recovered.code, running);
             context.admit(handle);
             tokio::spawn(actor.run());
         }
@@ -112,63 +108,6 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     context.journal.remove(id).map(drop).map_err(|error| format!("journal: {error}"))
 }
 
-impl Actor {
-    /// The open turns of an earlier node. The deadline of the running one is counted from its start, which
-    /// only the keeper knows (see `rearm`).
-    fn reload(&mut self, recovered: Recovered) {
-        self.turns.had_others();
-        let running = self.machine.current();
-        let code: HashMap<TurnNo, Bytes> = recovered.code.into_iter().collect();
-        for open in self.log.facts().open_turns.clone() {
-            if Some(open.number) == running && open.interrupt.is_some() {
-                let grace = Duration::from_millis(self.interrupt_grace_ms);
-                self.timers.grace = Some((open.number, Instant::now() + grace));
-            }
-            let code = code.get(&open.number).cloned().unwrap_or_default();
-            let mut turn = Turn::new(open.id, open.number, code, open.deadline_ms);
-            turn.output = Ends::elsewhere(open.output_bytes);
-            turn.displays = open.displays;
-            turn.stdin_wait = open.stdin_wait;
-            turn.disk_full = open.disk_full;
-            self.turns.insert(turn);
-        }
-    }
-
-    /// Whether an earlier node gave the keeper this turn, although the journal does not tell: the disk was
-    /// full when the turn before it ended. What became of the turn is among the events that the keeper
-    /// held; it must not be given again.
-    pub(super) fn keeper_was_given(&self, turn: TurnNo) -> bool {
-        self.attached.as_ref().is_some_and(|attached| turn <= attached.last_turn)
-    }
-
-    /// Goes on with a turn that the keeper was given by an earlier node.
-    pub(super) fn goes_on(&mut self, turn: TurnNo) {
-        if let Some(given) = self.turns.get_mut(turn) {
-            given.code = Bytes::new();
-        }
-        if let Some(attached) = self.attached.take() {
-            self.rearm(&attached);
-            self.attached = Some(attached);
-        }
-    }
-
-    /// The keeper has said how long the turn that it runs has run: the rest of its deadline is left, as
-    /// if no node had been replaced. A keeper that does not say gives it the whole deadline again.
-    pub(super) fn rearm(&mut self, attached: &Attached) {
-        let Some(turn) = attached.running.filter(|turn| self.machine.current() == Some(*turn))
-        else {
-            return;
-        };
-        let is_stopped = self.timers.grace.is_some_and(|(of, _)| of == turn);
-        let own_ms = self.turns.get(turn).and_then(|running| running.deadline_ms);
-        if let Some(deadline) = self.deadlines.of(own_ms).filter(|_| !is_stopped) {
-            let passed = Duration::from_millis(attached.running_ms.unwrap_or(0));
-            let left = deadline.saturating_sub(passed);
-            self.timers.deadline = Some((turn, Instant::now() + left));
-        }
-    }
-}
-
 fn life_facts(facts: &Facts) -> LifeFacts {
     let first = match facts.open_turns.first() {
         Some(OpenTurn { interrupt: Some(cause), .. }) => FirstTurn::Interrupting(*cause),
@@ -183,7 +122,9 @@ fn life_facts(facts: &Facts) -> LifeFacts {
     let open = facts.open_turns.iter().map(|turn| turn.number).collect();
     // Each end is followed by the wish for another worker.
     let restarts = facts.restarts.saturating_add(facts.ended_since_ready);
-    LifeFacts { open, first, worker, restarts }
+    // A record that cannot be read ends the session before this is asked.
+    let is_twin = original_of(facts).is_some();
+    LifeFacts { open, first, worker, restarts, is_twin }
 }
 
 /// Writes the end of a session whose keeper is gone: its open turns are lost, and so is it.
@@ -199,6 +140,6 @@ fn end_without_keeper(
     let made_at_ms = log.facts().created.created_at_ms;
     let reason = EndReason::KeeperLost;
     let workspace = WorkspaceFate::of(&context.journal, original, made_at_ms, reason);
-    let records = super::recovery::records_of_loss(id, &effects, workspace);
+    let records = super::leaving::records_of_loss(id, &effects, workspace);
     log.append(records).map(|_| ()).map_err(|error| format!("journal: {error}"))
 }

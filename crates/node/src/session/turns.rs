@@ -42,8 +42,6 @@ pub(crate) struct Turn {
     /// Input given and not yet taken by the code.
     pub input_bytes: usize,
     pub end: Option<End>,
-    /// The journal could not take all of it.
-    pub disk_full: bool,
 }
 
 /// Where a turn's output lies in the session's: from its first byte to its last. Set when the turn ends;
@@ -102,7 +100,6 @@ impl Turn {
             stdin_wait: None,
             input_bytes: 0,
             end: None,
-            disk_full: false,
         }
     }
 

@@ -1,20 +1,21 @@
-//! A journal without room. The turn that hit it is stopped and fails with `disk_full`; its output
-//! from there on is counted and dropped; the few records that must not be lost are owed and
-//! written first when there is room again. Until then the keeper holds them too, for the case
+//! A session's journal, with and without room. On a full disk the running turn is stopped and fails with
+//! `disk_full`; its output from there on is counted and dropped. The few records that must not be lost are
+//! owed, and written first when there is room again. Until then the keeper holds them too, for the case
 //! that this node does not live to write them.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_journal::{AppendError, NewEvent};
-use windlass_lifecycle::Event;
-use windlass_protocol::api::{Ended, TurnState};
+use windlass_journal::{AppendError, Facts, NewEvent, SessionLog};
+use windlass_lifecycle::link::NodeHalf;
+use windlass_protocol::api::Ended;
 use windlass_protocol::event::{DropReason, EventKind};
-use windlass_protocol::link::{Attached, Command};
+use windlass_protocol::link::Attached;
 use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
 
-use super::actor::Actor;
 use super::effects::explain;
+use super::turns::Turns;
 
 /// Records kept for later. More are dropped, but for those that [`must_not_be_lost`].
 const OWED_MAX: usize = 512;
@@ -38,23 +39,19 @@ pub(super) enum Written {
 /// What a full disk still owes the journal: records in their order. Output that is dropped is one record for each
 /// run of it, with its turn and the number of its last event.
 #[derive(Debug, Default)]
-pub(super) struct Owed {
+struct Owed {
     records: Vec<NewEvent>,
     /// Whether the keeper remembers for the next node which turns have failed.
     keeper_remembers: bool,
 }
 
 impl Owed {
-    pub(super) fn keeper_said(&mut self, attached: &Attached) {
-        self.keeper_remembers = attached.remembers_failed;
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
     /// How the session ended, where that is owed too.
-    pub(super) fn session_end(&self) -> Option<Ended> {
+    fn session_end(&self) -> Option<Ended> {
         self.records.iter().find_map(|record| match &record.kind {
             EventKind::SessionEnded { reason, message, receipt } => {
                 let (message, receipt) = (message.clone(), receipt.clone());
@@ -117,151 +114,146 @@ fn dropped_bytes(record: &NewEvent) -> Option<u64> {
     }
 }
 
-impl Actor {
-    /// Writes this round's records. What cannot be written is owed, and the running turn stopped.
-    pub(super) fn write_records(&mut self) {
-        if self.records.is_empty() {
-            return;
+/// A session's journal, and what a full disk has done to it.
+#[derive(Debug)]
+pub(super) struct JournalSide {
+    pub log: SessionLog,
+    owed: Owed,
+    /// Open turns that the journal could not take all of: they fail with `disk_full`.
+    cut: BTreeSet<TurnNo>,
+    /// The disk may have room then for what the journal is owed.
+    retry_at: Option<Instant>,
+}
+
+impl JournalSide {
+    pub fn new(log: SessionLog) -> Self {
+        let open = log.facts().open_turns.iter().filter(|open| open.disk_full);
+        let cut = open.map(|open| open.number).collect();
+        Self { log, owed: Owed::default(), cut, retry_at: None }
+    }
+
+    pub fn facts(&self) -> &Facts {
+        self.log.facts()
+    }
+
+    /// Whether every record that must not be lost is in the journal.
+    pub fn is_settled(&self) -> bool {
+        self.owed.is_empty()
+    }
+
+    /// How the session ended, where the journal does not have it yet.
+    pub fn owed_end(&self) -> Option<Ended> {
+        self.owed.session_end()
+    }
+
+    pub fn keeper_said(&mut self, attached: &Attached) {
+        self.owed.keeper_remembers = attached.remembers_failed;
+        // Turns that an earlier node told to have failed, whatever the keeper's events say of them.
+        let facts = self.log.facts();
+        let open = attached.failed.iter().filter(|turn| facts.open_turn(**turn).is_some());
+        self.cut.extend(open);
+    }
+
+    /// The journal could not take all of this open turn; whether that is new.
+    pub fn cut(&mut self, turn: TurnNo) -> bool {
+        self.facts().open_turn(turn).is_some() && self.cut.insert(turn)
+    }
+
+    /// The turn ends: whether the journal could not take all of it.
+    pub fn take_cut(&mut self, turn: TurnNo) -> bool {
+        self.cut.remove(&turn)
+    }
+
+    pub fn next_due(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Tries to write what is owed, if it is time for that: with room again, nobody should have to send a
+    /// request first.
+    pub fn retry(&mut self, now: Instant, half: &mut NodeHalf) -> Written {
+        match self.retry_at.take_if(|at| *at <= now) {
+            Some(_) => self.write_owed(half),
+            None => Written::Yes,
         }
-        let mut records = std::mem::take(&mut self.records);
-        let written = self.try_write(&mut records);
+    }
+
+    pub fn write_owed(&mut self, half: &mut NodeHalf) -> Written {
+        let written = self.write(&mut Vec::new(), half);
         if written == Written::No {
-            let mut failed = self.fail_for_room(&mut records);
-            self.owed.keep(&mut records);
-            failed.extend(self.stop_for_room());
-            // Before anything is said to the keeper: each command says what it need not hold any more.
-            self.withhold();
-            self.have_remembered(&failed);
-            self.timers.owed.get_or_insert_with(|| Instant::now() + OWED_RETRY);
+            self.retry_at = Some(Instant::now() + OWED_RETRY);
         }
-        // Empty again: its room serves the next round.
-        self.records = records;
-    }
-
-    /// Turns that ended in this round, and whose output in it is about to be dropped, fail: nobody has been told
-    /// of their ends yet.
-    fn fail_for_room(&mut self, records: &mut [NewEvent]) -> Vec<TurnNo> {
-        let (mut cut, mut failed) = (Vec::new(), Vec::new());
-        for record in records {
-            let Some(turn) = record.turn else { continue };
-            match &mut record.kind {
-                EventKind::Output { background: false, .. } | EventKind::Display { .. } => {
-                    cut.push(turn);
-                }
-                EventKind::TurnEnded { outcome, error, .. }
-                    if cut.contains(&turn) && *outcome != Outcome::Lost =>
-                {
-                    *outcome = Outcome::Error;
-                    *error = Some(explain(ErrorCode::DiskFull, error.take()));
-                    let ended = self.turns.get_mut(turn).and_then(|turn| turn.end.as_mut());
-                    if let Some(end) = ended {
-                        (end.outcome, end.error) = (*outcome, error.clone());
-                    }
-                    failed.push(turn);
-                }
-                _ => {}
-            }
-        }
-        failed
-    }
-
-    /// Has the keeper know which turns fail, before a client does: should this node be killed before there
-    /// is room, the next one tells the same end.
-    fn have_remembered(&mut self, failed: &[TurnNo]) {
-        if !self.owed.keeper_remembers {
-            return;
-        }
-        for turn in failed {
-            self.command(Command::TurnFailed { turn: *turn }, Bytes::new());
-        }
-    }
-
-    /// Turns that an earlier node told to have failed, whatever the keeper's events say of them.
-    pub(super) fn take_failed(&mut self, attached: &Attached) {
-        for turn in &attached.failed {
-            if let Some(open) = self.turns.get_mut(*turn) {
-                open.disk_full = true;
-            }
-        }
-    }
-
-    /// Tries to write what is owed: with room again, nobody should have to send a request first.
-    pub(super) fn write_owed(&mut self) {
-        if self.try_write(&mut Vec::new()) == Written::No {
-            self.timers.owed = Some(Instant::now() + OWED_RETRY);
-        }
+        written
     }
 
     /// Writes what is owed and then `records`, which it leaves empty; or leaves them as they are.
-    pub(super) fn try_write(&mut self, records: &mut Vec<NewEvent>) -> Written {
+    pub fn write(&mut self, records: &mut Vec<NewEvent>, half: &mut NodeHalf) -> Written {
         if !self.owed.is_empty() {
             let mut owed = self.owed.take();
             if self.append(&mut owed) == Written::No {
                 self.owed.keep(&mut owed);
                 return Written::No;
             }
-            self.withhold();
+            self.withhold(half);
         }
         self.append(records)
     }
 
-    /// Has the keeper hold what is not in the journal, and nothing else.
-    fn withhold(&mut self) {
-        let first = self.owed.first_unsafe(self.link.half.after());
-        self.link.half.withhold(first);
+    /// Keeps for later what could not be written.
+    pub fn owe(&mut self, records: &mut Vec<NewEvent>) {
+        self.owed.keep(records);
+        self.retry_at.get_or_insert_with(|| Instant::now() + OWED_RETRY);
     }
 
-    /// A node before us was killed while it had no room, and with it went `missing` events that it
-    /// could not write. The turn that was cut fails as that node had said.
-    pub(super) fn missed_for_room(&mut self, missing: u64) {
-        tracing::warn!(session = %self.id, missing, "events are missing since the disk was full");
-        if let Some(turn) = self.machine.current()
-            && let Some(open) = self.turns.get_mut(turn)
-        {
-            open.disk_full = true;
-        }
-        let reason = "the disk was full".to_owned();
-        self.record(None, EventKind::MessagesDropped { count: missing, reason }, Bytes::new());
+    /// Has the keeper hold what is not in the journal, and nothing else.
+    pub fn withhold(&self, half: &mut NodeHalf) {
+        let first = self.owed.first_unsafe(half.after());
+        half.withhold(first);
+    }
+
+    /// Whether the keeper remembers for the next node which turns have failed.
+    pub fn keeper_remembers(&self) -> bool {
+        self.owed.keeper_remembers
     }
 
     fn append(&mut self, records: &mut Vec<NewEvent>) -> Written {
         match self.log.append_from(records) {
             Ok(_) => Written::Yes,
             Err(error) => {
-                self.context.metrics.append_failed();
                 if !matches!(error, AppendError::DiskFull { .. }) {
-                    tracing::error!(session = %self.id, %error, "the journal cannot be written");
+                    let session = &self.log.facts().created.id;
+                    tracing::error!(%session, %error, "the journal cannot be written");
                 }
                 Written::No
             }
         }
     }
+}
 
-    /// A held event tells that a turn was interrupted of which the journal does not know that
-    /// anybody asked for it: only a node without room does that, and it said so to its clients.
-    pub(super) fn interrupted_without_record(&mut self, turn: TurnNo) {
-        let asked = self.machine.turn_state(turn) == TurnState::Interrupting;
-        if self.attached.is_some()
-            && !asked
-            && let Some(open) = self.turns.get_mut(turn)
-        {
-            open.disk_full = true;
+/// Turns that ended in this round, and whose output in it is about to be dropped, fail: nobody has been told
+/// of their ends yet. Gives the turns that fail.
+pub(super) fn fail_cut_turns(records: &mut [NewEvent], turns: &mut Turns) -> Vec<TurnNo> {
+    let (mut cut, mut failed) = (Vec::new(), Vec::new());
+    for record in records {
+        let Some(turn) = record.turn else { continue };
+        match &mut record.kind {
+            EventKind::Output { background: false, .. } | EventKind::Display { .. } => {
+                cut.push(turn);
+            }
+            EventKind::TurnEnded { outcome, error, .. }
+                if cut.contains(&turn) && *outcome != Outcome::Lost =>
+            {
+                *outcome = Outcome::Error;
+                *error = Some(explain(ErrorCode::DiskFull, error.take()));
+                let ended = turns.get_mut(turn).and_then(|turn| turn.end.as_mut());
+                if let Some(end) = ended {
+                    (end.outcome, end.error) = (*outcome, error.clone());
+                }
+                failed.push(turn);
+            }
+            _ => {}
         }
     }
-
-    /// Stops the running turn; says which, the first time.
-    fn stop_for_room(&mut self) -> Option<TurnNo> {
-        let turn = self.machine.current()?;
-        let running = self.turns.get_mut(turn)?;
-        let is_new = !std::mem::replace(&mut running.disk_full, true);
-        if is_new {
-            tracing::warn!(session = %self.id, %turn, "the journal has no room; stopping the turn");
-            self.step(Event::InterruptAsked { turn });
-            let mut records = std::mem::take(&mut self.records);
-            self.owed.keep(&mut records);
-        }
-        is_new.then_some(turn)
-    }
+    failed
 }
 
 #[cfg(test)]

@@ -1,0 +1,63 @@
+//! How long a session lives, how it is closed, and what goes with it.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::Reply;
+use super::alarm::Alarm;
+use super::idle::IdleWatch;
+use super::requests::answer;
+
+#[derive(Debug)]
+pub(super) struct Lifetime {
+    pub alarm: Alarm,
+    /// When the session ends if nobody uses it.
+    pub idle: IdleWatch,
+    /// How long the session may live.
+    pub wall_s: Option<u64>,
+    /// The session has lived as long as it may then.
+    wall_at: Option<Instant>,
+    closing: Option<Closing>,
+    /// Removed when the session is over.
+    pub cgroups: Vec<PathBuf>,
+    /// The session's temporary files, where it has no private `/tmp`.
+    pub tmp: Option<PathBuf>,
+}
+
+/// How the session is to be closed.
+#[derive(Debug)]
+struct Closing {
+    grace_ms: u64,
+    replies: Vec<Reply<()>>,
+}
+
+impl Lifetime {
+    pub fn new(idle: IdleWatch, wall_s: Option<u64>, wall_at: Option<Instant>) -> Self {
+        let (alarm, cgroups) = (Alarm::default(), Vec::new());
+        Self { alarm, idle, wall_s, wall_at, closing: None, cgroups, tmp: None }
+    }
+
+    pub fn next_due(&self) -> Option<Instant> {
+        self.wall_at.into_iter().chain(self.idle.due()).min()
+    }
+
+    /// Whether the session has lived as long as it may; said once.
+    pub fn wall_time_passed(&mut self, now: Instant) -> bool {
+        self.wall_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Somebody closes the session, who is answered when it is over.
+    pub fn close(&mut self, grace_ms: u64, reply: Reply<()>) {
+        self.closing = Some(Closing { grace_ms, replies: vec![reply] });
+    }
+
+    pub fn closing_grace_ms(&self) -> u64 {
+        self.closing.as_ref().map_or(0, |closing| closing.grace_ms)
+    }
+
+    pub fn answer_closers(&mut self) {
+        if let Some(closing) = self.closing.take() {
+            closing.replies.into_iter().for_each(|reply| answer(reply, Ok(())));
+        }
+    }
+}

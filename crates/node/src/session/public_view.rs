@@ -1,0 +1,63 @@
+//! What clients see of a session without asking its owner: its summary, and its last event.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::watch;
+use windlass_journal::Facts;
+use windlass_lifecycle::Session as Machine;
+use windlass_protocol::api::{Ended, Session};
+use windlass_protocol::{Seq, TurnId};
+
+#[derive(Debug)]
+pub(super) struct PublicView {
+    info: Arc<Mutex<Session>>,
+    seen: watch::Sender<Seq>,
+}
+
+impl PublicView {
+    pub fn new(info: Arc<Mutex<Session>>, seen: watch::Sender<Seq>) -> Self {
+        Self { info, seen }
+    }
+
+    pub fn info(&self) -> MutexGuard<'_, Session> {
+        self.info.lock().expect("no holder of this lock can panic")
+    }
+
+    /// Makes a round's changes visible. `owed` is the session's end, where the journal does not have it yet.
+    pub fn publish(
+        &self,
+        machine: &Machine,
+        facts: &Facts,
+        running: Option<TurnId>,
+        owed: Option<Ended>,
+    ) {
+        {
+            let mut info = self.info();
+            info.state = machine.state();
+            info.turn = running;
+            info.waiting = machine.waiting().len();
+            info.turns = facts.last_turn.0;
+            info.seq = facts.last_seq;
+            info.output_bytes = facts.output_bytes;
+            info.output_dropped_bytes = facts.output_dropped_bytes;
+            info.messages_dropped = facts.messages_dropped;
+            info.restarts = facts.restarts;
+            info.worker_pid = facts.worker_pid;
+            info.started_by = facts.started_by;
+            if info.capabilities != facts.capabilities {
+                info.capabilities.clone_from(&facts.capabilities);
+            }
+            if let Some(worker) = &facts.worker
+                && info.worker != *worker
+            {
+                info.worker.clone_from(worker);
+            }
+            info.ended.clone_from(&facts.ended);
+            if info.ended.is_none() {
+                info.ended = owed;
+            }
+        }
+        let seq = facts.last_seq;
+        self.seen.send_if_modified(|seen| std::mem::replace(seen, seq) != seq);
+    }
+}
