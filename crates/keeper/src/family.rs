@@ -10,8 +10,9 @@ use windlass_sandbox::twin::{Part, TwinKeeper, end_other_inits, other_keepers};
 
 use crate::egress::Egress;
 use crate::fork::Forking;
-use crate::keeper::{Keeper, Stage};
+use crate::keeper::Keeper;
 use crate::own::Own;
+use crate::stage::Stage;
 
 #[derive(Debug, Default)]
 pub(crate) struct Family {

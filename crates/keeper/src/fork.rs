@@ -26,9 +26,10 @@ use windlass_sandbox::plan::apart::{Apart, Places, apart, moved};
 use windlass_sandbox::twin::{Forked, Part, fork_keeper, give_up};
 
 use self::separation::Before;
-use crate::keeper::{Keeper, Stage};
+use crate::keeper::Keeper;
 use crate::own::Own;
 use crate::signals::Signals;
+use crate::stage::{Event, Stage};
 use crate::watch::Watch;
 use crate::worker::{Lines, Worker, WorkerLines, sender_of};
 
@@ -110,9 +111,9 @@ impl Keeper {
         let mut twin = Twin::of(launch, &fork)?;
         // From now on nothing of this session is made where the twin's place is, whatever becomes of it.
         self.family.room = Some(family::next_room(&fork.room));
-        match &self.stage {
-            Stage::Up { worker } if worker.forks => {}
-            Stage::Up { .. } => return Err(Refused::new("its worker cannot fork")),
+        match (self.stage, &self.worker) {
+            (Stage::Up, Some(worker)) if worker.forks => {}
+            (Stage::Up, _) => return Err(Refused::new("its worker cannot fork")),
             _ => return Err(Refused::new("its worker is not up")),
         }
         let before = match twin.order.original {
@@ -315,7 +316,8 @@ impl Keeper {
         let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
         self.watch = Watch::of(&launch);
         self.launch = Some(launch);
-        self.stage = Stage::Starting { worker, until };
+        self.worker = Some(worker);
+        self.apply(Event::Started { until });
         self.own = Own::Twin(part);
         self.family.inits.extend(inits);
         self.family.foreign = inits;

@@ -17,9 +17,10 @@ use windlass_protocol::worker::FromWorker;
 use windlass_protocol::{LinkSeq, TurnNo, frame};
 use windlass_sandbox::Held;
 
-use crate::keeper::{Keeper, Stage};
+use crate::keeper::Keeper;
 use crate::nursery::mail::{Mail, Received};
 use crate::signals::Signals;
+use crate::stage::Stage;
 use crate::worker::{Lines, Worker};
 
 /// More than the kernel ever gives to a process.
@@ -85,7 +86,8 @@ fn keeper() -> Option<(Keeper, OwnedFd)> {
     let listener = std::fs::File::open("/dev/null").ok()?;
     let mut keeper = Keeper::new(listener.into(), Held::of_nothing(), signals);
     let worker = Worker::of_twin(NOBODY, None, None, lines);
-    keeper.stage = Stage::Starting { worker, until: Instant::now() + FOREVER };
+    keeper.worker = Some(worker);
+    keeper.stage = Stage::Starting { until: Instant::now() + FOREVER };
     rustix::io::ioctl_fionbio(&theirs.socket, true).ok()?;
     Some((keeper, theirs.socket))
 }

@@ -3,12 +3,10 @@
 
 use std::path::PathBuf;
 
-use bytes::Bytes;
-use windlass_protocol::Stream;
-use windlass_protocol::event::EventKind;
 use windlass_sandbox::process_file;
 
-use crate::keeper::{Keeper, Stage, Then};
+use crate::keeper::Keeper;
+use crate::stage::{Stage, Then};
 use crate::watch::Processes;
 
 /// Rounds of looking for what was started before the worker was in. Each process that a round moves
@@ -44,9 +42,7 @@ impl Keeper {
         };
         let whole = moved && gather(&groups, below);
         if !whole && matches!(self.stage, Stage::Starting { .. }) {
-            let note = b"windlass: the worker could not be moved into its cgroups\n";
-            let output = EventKind::Output { stream: Stream::Stderr, background: true };
-            self.tell(None, output, Bytes::from_static(note));
+            self.note(b"windlass: the worker could not be moved into its cgroups\n");
             return self.clear(Then::StayDown);
         }
         if let Some(ready) = ready {

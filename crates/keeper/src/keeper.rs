@@ -25,6 +25,7 @@ use crate::fork::Forking;
 use crate::own::Own;
 use crate::rounds::Ready;
 use crate::signals::Signals;
+use crate::stage::{Effect, Event, Left, Stage, Then};
 use crate::starting::{self, Fresh, PooledWorker};
 use crate::turn::Running;
 use crate::watch::{self, Watch};
@@ -59,6 +60,7 @@ pub(crate) struct Keeper {
     /// A worker that was forked before there is a session.
     pub(crate) pooled: Option<PooledWorker>,
     pub(crate) stage: Stage,
+    pub(crate) worker: Option<Worker>,
     pub(crate) running: Running,
     pub(crate) watch: Watch,
     /// The way out of the sandbox, where the policy has one.
@@ -76,38 +78,6 @@ pub(crate) struct Keeper {
     pub(crate) scratch: Vec<u8>,
     /// When the keeper gives memory back, after a worker has come up.
     pub(crate) settle: Option<Instant>,
-}
-
-/// Where the worker process is in its life.
-pub(crate) enum Stage {
-    /// None: before the launch, or after it ended by itself.
-    Down,
-    /// Started, and has not said that it is ready.
-    Starting {
-        worker: Worker,
-        until: Instant,
-    },
-    Up {
-        worker: Worker,
-    },
-    /// Asked to finish; killed at `until`.
-    Finishing {
-        worker: Worker,
-        until: Instant,
-    },
-    /// Everything below was killed and is being reaped.
-    Clearing {
-        worker: Option<Worker>,
-        then: Then,
-    },
-}
-
-/// What follows when everything is cleared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
-    StartAfresh,
-    StayDown,
-    Exit,
 }
 
 enum Step {
@@ -129,6 +99,7 @@ impl Keeper {
             zygote: None,
             pooled: None,
             stage: Stage::Down,
+            worker: None,
             running: Running::default(),
             watch: Watch::default(),
             egress: None,
@@ -214,14 +185,52 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn worker(&mut self) -> Option<&mut Worker> {
-        match &mut self.stage {
-            Stage::Starting { worker, .. }
-            | Stage::Up { worker }
-            | Stage::Finishing { worker, .. } => Some(worker),
-            Stage::Clearing { worker, .. } => worker.as_mut(),
-            Stage::Down => None,
+    /// One decision about the worker process, and what follows from it.
+    pub(crate) fn apply(&mut self, event: Event) {
+        self.apply_told(event, None);
+    }
+
+    /// The same. `ended` is what the node is told of a worker's end, where it is told.
+    fn apply_told(&mut self, event: Event, mut ended: Option<(Option<TurnNo>, EventKind)>) {
+        let (stage, effects) = self.stage.step(event);
+        self.stage = stage;
+        for effect in effects {
+            match effect {
+                Effect::TellReady => self.tell_ready(),
+                Effect::TellLate => {
+                    let note = b"windlass: the worker did not say worker_ready in time\n";
+                    self.note(note);
+                }
+                Effect::TellEnded { .. } => {
+                    if let Some((turn, kind)) = ended.take() {
+                        self.tell(turn, kind, Bytes::new());
+                    }
+                }
+                Effect::AskToFinish { until } => self.ask_to_finish(until),
+                Effect::Kill => {
+                    self.drop_fork("its worker was ended");
+                    self.kill_own();
+                    self.reap();
+                }
+                Effect::KillOrphans => self.kill_own(),
+                Effect::Start => self.start_worker(),
+            }
         }
+    }
+
+    /// Kills everything below; `then` follows once it is reaped.
+    pub(crate) fn clear(&mut self, then: Then) {
+        self.apply(Event::ClearAsked { then });
+    }
+
+    pub(crate) fn worker(&mut self) -> Option<&mut Worker> {
+        self.worker.as_mut()
+    }
+
+    /// A line of the keeper's own among what the worker prints.
+    pub(crate) fn note(&mut self, line: &'static [u8]) {
+        let output = EventKind::Output { stream: Stream::Stderr, background: true };
+        self.tell(None, output, Bytes::from_static(line));
     }
 
     /// Numbers an event; it goes out at the end of this round. An event that the link cannot carry
@@ -266,7 +275,8 @@ impl Keeper {
                     Egress::new(listener, node, launch.session.clone()).ok()
                 });
                 let (pid, init) = (worker.pid, worker.init);
-                self.stage = Stage::Starting { worker, until };
+                self.worker = Some(worker);
+                self.apply(Event::Started { until });
                 self.claim_own(pid, init);
                 self.confinement = Some(confinement.clone());
                 self.tell(None, EventKind::Confined(confinement), Bytes::new());
@@ -274,83 +284,60 @@ impl Keeper {
             Err(error) => {
                 let program = launch.argv.first().map_or("", String::as_str);
                 let cause = bounded(&format!("cannot start {program}: {error}"), REASON_BYTES_MAX);
-                self.stage = Stage::Down;
-                self.tell(
-                    None,
-                    EventKind::WorkerEnded { cause, limit: None, replaced: false },
-                    Bytes::new(),
-                );
+                self.apply(Event::NotStarted);
+                let ended = EventKind::WorkerEnded { cause, limit: None, replaced: false };
+                self.tell(None, ended, Bytes::new());
             }
         }
     }
 
-    /// The worker said that it can take turns.
+    /// The worker said that it can take turns. It gets none before it is in its cgroups.
     pub(crate) fn worker_is_ready(&mut self, ready: SaidReady) {
-        self.stage = match std::mem::replace(&mut self.stage, Stage::Down) {
-            Stage::Starting { mut worker, until } if !worker.joining.is_empty() => {
-                worker.said_ready = Some(ready);
-                Stage::Starting { worker, until }
+        if let (Stage::Starting { .. }, Some(worker)) = (self.stage, &mut self.worker) {
+            let is_joining = !worker.joining.is_empty();
+            worker.said_ready = Some(ready);
+            if !is_joining {
+                self.apply(Event::Ready);
             }
-            Stage::Starting { mut worker, .. } => {
-                worker.forks = ready.capabilities.iter().any(|capability| capability == FORKS);
-                self.watch.quicken(worker.pid, watch::Worker::Fresh);
-                let (pid, start) = (worker.pid, worker.start);
-                let restarts = self.restarts;
-                let SaidReady { worker: name, capabilities } = ready;
-                let capabilities = Some(capabilities);
-                let ready =
-                    EventKind::WorkerReady { worker: name, pid, restarts, start, capabilities };
-                self.tell(None, ready, Bytes::new());
-                self.settle = Some(Instant::now() + SETTLE_AFTER);
-                Stage::Up { worker }
-            }
-            other => other,
+        }
+    }
+
+    fn tell_ready(&mut self) {
+        let Some(worker) = &mut self.worker else { return };
+        let Some(SaidReady { worker: name, capabilities }) = worker.said_ready.take() else {
+            return;
         };
+        worker.forks = capabilities.iter().any(|capability| capability == FORKS);
+        self.watch.quicken(worker.pid, watch::Worker::Fresh);
+        let (pid, start, restarts) = (worker.pid, worker.start, self.restarts);
+        let capabilities = Some(capabilities);
+        let ready = EventKind::WorkerReady { worker: name, pid, restarts, start, capabilities };
+        self.tell(None, ready, Bytes::new());
+        self.settle = Some(Instant::now() + SETTLE_AFTER);
     }
 
     /// The worker's program is asked to finish; everything is killed after the grace.
     pub(crate) fn finish(&mut self, grace: Duration) {
-        let stage = std::mem::replace(&mut self.stage, Stage::Down);
-        match stage {
-            // One that is not up has nothing to finish.
-            Stage::Up { mut worker } if !grace.is_zero() && self.family.forking.is_none() => {
-                let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-                // Whose children they are cannot be told once the worker has ended.
-                if let Some(part) = self.own.part() {
-                    part.members();
-                }
-                let sent = worker.send(ToWorker::Shutdown { grace_ms }, &Bytes::new());
-                self.stage = Stage::Finishing { worker, until: Instant::now() + grace };
-                self.sent(sent);
-            }
-            other => {
-                self.stage = other;
-                self.clear(Then::Exit);
-            }
+        let may_finish = !grace.is_zero() && self.family.forking.is_none();
+        let until = may_finish.then(|| Instant::now() + grace);
+        self.apply(Event::FinishAsked { until });
+    }
+
+    fn ask_to_finish(&mut self, until: Instant) {
+        // Whose children they are cannot be told once the worker has ended.
+        if let Some(part) = self.own.part() {
+            part.members();
+        }
+        let grace = until.saturating_duration_since(Instant::now());
+        let grace_ms = u64::try_from(grace.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+        if let Some(worker) = &mut self.worker {
+            let sent = worker.send(ToWorker::Shutdown { grace_ms }, &Bytes::new());
+            self.sent(sent);
         }
     }
 
-    /// Kills everything below; `then` follows once it is reaped.
-    pub(crate) fn clear(&mut self, then: Then) {
-        let then = match self.stage {
-            // Nothing overrides the keeper's own end.
-            Stage::Clearing { then: Then::Exit, .. } | Stage::Finishing { .. } => Then::Exit,
-            _ => then,
-        };
-        self.drop_fork("its worker was ended");
-        self.kill_own();
-        self.stage = match std::mem::replace(&mut self.stage, Stage::Down) {
-            Stage::Starting { worker, .. }
-            | Stage::Up { worker }
-            | Stage::Finishing { worker, .. } => Stage::Clearing { worker: Some(worker), then },
-            Stage::Clearing { worker, .. } => Stage::Clearing { worker, then },
-            Stage::Down => Stage::Clearing { worker: None, then },
-        };
-        self.reap();
-    }
-
     fn cleared(&self) -> bool {
-        matches!(self.stage, Stage::Clearing { worker: None, .. })
+        matches!(self.stage, Stage::Clearing { left: Left::Others, .. })
             && self.none_left(reap_all().none_left)
     }
 
@@ -363,22 +350,16 @@ impl Keeper {
         if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
             self.worker_ended(how.clone());
         }
-        if let Stage::Clearing { then, worker: None } = self.stage {
-            if !self.none_left(reaped.none_left) {
-                // Orphans have come to us since: they go too.
-                self.kill_own();
-            } else if then == Then::StartAfresh {
-                self.start_worker();
-            } else if then == Then::StayDown {
-                self.stage = Stage::Down;
-            }
+        if matches!(self.stage, Stage::Clearing { left: Left::Others, .. }) {
+            let none_left = self.none_left(reaped.none_left);
+            self.apply(if none_left { Event::NoneLeft } else { Event::OthersLeft });
         }
     }
 
     /// The worker process is reaped: what it had said and printed comes first.
     pub(crate) fn worker_ended(&mut self, how: String) {
         self.drop_fork("its worker has ended");
-        if !matches!(self.stage, Stage::Clearing { .. }) {
+        if !self.stage.is_clearing() {
             while self.fill_from_worker() == Filled::Some {}
         }
         self.drain_pipes();
@@ -387,32 +368,14 @@ impl Keeper {
         let ended = EventKind::WorkerEnded { cause: how, limit, replaced };
         // The next node must know on which worker a turn ran, should the node before it die untold.
         let turn = self.running.turn().filter(|_| replaced);
-        let stage = std::mem::replace(&mut self.stage, Stage::Down);
+        self.worker = None;
         self.running.end();
-        match stage {
-            Stage::Clearing { then, .. } => {
-                self.stage = Stage::Clearing { worker: None, then };
-                if then != Then::Exit {
-                    self.tell(turn, ended, Bytes::new());
-                }
-            }
-            Stage::Finishing { .. } => self.clear(Then::Exit),
-            _ => self.tell(None, ended, Bytes::new()),
-        }
+        self.apply_told(Event::WorkerEnded, Some((turn, ended)));
     }
 
     fn pass_deadlines(&mut self) {
         let now = Instant::now();
-        match &self.stage {
-            Stage::Starting { until, .. } if now >= *until => {
-                let note = b"windlass: the worker did not say worker_ready in time\n";
-                let output = EventKind::Output { stream: Stream::Stderr, background: true };
-                self.tell(None, output, Bytes::from_static(note));
-                self.clear(Then::StayDown);
-            }
-            Stage::Finishing { until, .. } if now >= *until => self.clear(Then::Exit),
-            _ => {}
-        }
+        self.apply(Event::TimePassed { now });
         if self.alone_since.is_some_and(|since| now >= since + self.node_grace()) {
             self.clear(Then::Exit);
         }
@@ -436,15 +399,11 @@ impl Keeper {
 
     /// The nearest moment at which something must be done without a descriptor's word.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let stage = match &self.stage {
-            Stage::Starting { until, .. } | Stage::Finishing { until, .. } => Some(*until),
-            _ => None,
-        };
         let exiting = matches!(self.stage, Stage::Clearing { then: Then::Exit, .. });
         let alone = self.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
         let turn = self.running.next_nudge().into_iter().chain(self.watch.next_look());
         let fork = self.family.forking.as_ref().map(Forking::until);
-        stage.into_iter().chain(alone).chain(turn).chain(fork).chain(self.settle).min()
+        self.stage.due().into_iter().chain(alone).chain(turn).chain(fork).chain(self.settle).min()
     }
 
     /// Our socket's file, so that nobody takes it for a living keeper.

@@ -30,6 +30,7 @@ mod own;
 mod rounds;
 mod server;
 mod signals;
+mod stage;
 mod starting;
 mod turn;
 mod usage;

@@ -15,7 +15,8 @@ use crate::calls::Part;
 use crate::complaint::complain;
 use crate::connection::{Connection, Gone};
 use crate::input::Given;
-use crate::keeper::{Keeper, Then};
+use crate::keeper::Keeper;
+use crate::stage::Then;
 use crate::watch::Watch;
 
 /// Connections that may wait to say who they are; the oldest goes when one more comes.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use windlass_sandbox::twin::{Part, kill_children_but};
 
-use crate::keeper::{Keeper, Stage};
+use crate::keeper::Keeper;
 use crate::watch::Processes;
 
 /// What belongs to the session.
@@ -70,13 +70,7 @@ impl Keeper {
     /// What tells of the worker's end where no signal does.
     pub(crate) fn twin_handle(&self) -> Option<BorrowedFd<'_>> {
         let Own::Twin(part) = &self.own else { return None };
-        let worker = match &self.stage {
-            Stage::Starting { worker, .. }
-            | Stage::Up { worker }
-            | Stage::Finishing { worker, .. }
-            | Stage::Clearing { worker: Some(worker), .. } => worker,
-            Stage::Clearing { worker: None, .. } | Stage::Down => return None,
-        };
+        let worker = self.worker.as_ref()?;
         (worker.pid == part.root()).then(|| part.handle())
     }
 

@@ -7,7 +7,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_protocol::Stream;
 
 use crate::fork::Forking;
-use crate::keeper::{Keeper, Stage, Then};
+use crate::keeper::Keeper;
+use crate::stage::{Stage, Then};
 use crate::worker::Filled;
 
 /// What the loop woke for.
@@ -36,12 +37,7 @@ impl Keeper {
             let left = at.saturating_duration_since(Instant::now());
             Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 60, tv_nsec: 0 })
         });
-        let worker = match &self.stage {
-            Stage::Starting { worker, .. }
-            | Stage::Up { worker }
-            | Stage::Finishing { worker, .. } => Some(worker),
-            Stage::Clearing { .. } | Stage::Down => None,
-        };
+        let worker = self.worker.as_ref().filter(|_| !self.stage.is_clearing());
         let mut sources = Vec::with_capacity(8);
         let mut fds = Vec::with_capacity(8);
         let mut watch = |source, fd, flags| {
@@ -130,7 +126,7 @@ impl Keeper {
     /// so it is ended.
     pub(crate) fn hear_worker(&mut self) {
         let closed = self.fill_from_worker() == Filled::Closed;
-        if closed && matches!(self.stage, Stage::Starting { .. } | Stage::Up { .. }) {
+        if closed && matches!(self.stage, Stage::Starting { .. } | Stage::Up) {
             self.clear(Then::StayDown);
         }
     }

@@ -18,7 +18,8 @@ use windlass_sandbox::{
 
 use crate::complaint::complain;
 use crate::connection::Connection;
-use crate::keeper::{Keeper, Then};
+use crate::keeper::Keeper;
+use crate::stage::Then;
 use crate::watch::Watch;
 use crate::worker::{Lines, Worker, WorkerLines};
 

@@ -14,7 +14,8 @@ use windlass_protocol::{CallNo, Stream, TurnNo};
 
 use crate::calls::{Asked, Calls};
 use crate::input::{Given, HeldInput};
-use crate::keeper::{Keeper, Stage};
+use crate::keeper::Keeper;
+use crate::stage::Stage;
 use crate::usage::Mark;
 use crate::watch;
 use crate::worker::{PIPE_BYTES, SaidReady};
@@ -91,7 +92,7 @@ impl Running {
 impl Keeper {
     pub(crate) fn start_turn(&mut self, turn: TurnNo, code: &Bytes) {
         self.last_turn = self.last_turn.max(turn);
-        let Stage::Up { worker } = &mut self.stage else {
+        let (Stage::Up, Some(worker)) = (self.stage, &mut self.worker) else {
             // The worker ended while the turn was on its way; the node learns that by its event.
             return;
         };

@@ -22,7 +22,8 @@ use windlass_sandbox::pace::{Pace, Whom, set_pace};
 
 use self::disk::Disk;
 pub(crate) use self::processes::Processes;
-use crate::keeper::{Keeper, Stage, Then};
+use crate::keeper::Keeper;
+use crate::stage::{Stage, Then};
 
 /// Time from a turn's start or end to the first look, and between looks, at most and at least.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -332,7 +333,9 @@ impl Keeper {
         if !self.watch.schedule.is_due(now) {
             return;
         }
-        let Stage::Up { worker } = &self.stage else { return self.watch.rest() };
+        let (Stage::Up, Some(worker)) = (self.stage, &self.worker) else {
+            return self.watch.rest();
+        };
         let turn = self.running.turn();
         let runs = if turn.is_some() { Turn::Runs } else { Turn::None };
         let who = (worker.pid, worker.init);
