@@ -13,7 +13,9 @@ use windlass_protocol::limits::{
 use windlass_protocol::worker::ToWorker;
 use windlass_protocol::{CallNo, ErrorCode, TurnNo};
 
-use crate::keeper::Keeper;
+use crate::node_side::NodeSide;
+use crate::worker::Worker;
+use crate::worker_side::WorkerSide;
 
 /// The calls that were not answered to their end.
 #[derive(Debug, Default)]
@@ -132,12 +134,13 @@ impl Calls {
     }
 }
 
-impl Keeper {
-    pub(crate) fn take_call(
+impl WorkerSide {
+    pub fn take_call(
         &mut self,
         turn: TurnNo,
         asked: Asked,
         mut body: Bytes,
+        node: &mut NodeSide,
     ) -> Result<(), String> {
         let Some(calls) = self.running.calls(turn) else { return Ok(()) };
         let mut offset = match calls.take(&asked, body.len())? {
@@ -145,8 +148,8 @@ impl Keeper {
             Taken::Late => return Ok(()),
             Taken::TooMany => {
                 // A worker that calls on and reads nothing would have its answers fill our memory.
-                if self.worker().is_some_and(|worker| worker.queued_bytes() > TOOL_RESULT_BYTES_MAX)
-                {
+                let queued = self.process.as_ref().map_or(0, Worker::queued_bytes);
+                if queued > TOOL_RESULT_BYTES_MAX {
                     return Err("tool calls are made and their answers are not read".to_owned());
                 }
                 self.fail_call(turn, asked.call, &too_many());
@@ -159,7 +162,7 @@ impl Keeper {
             let (bytes, more) = (part.len() as u64, more || !body.is_empty());
             let name = name.clone();
             let kind = EventKind::ToolCall { call, name, deadline_ms, offset, bytes, more };
-            self.tell(Some(turn), kind, part);
+            node.tell(Some(turn), kind, part);
             offset += bytes;
             if body.is_empty() {
                 return Ok(());
@@ -167,9 +170,9 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn cancel_call(&mut self, turn: TurnNo, call: CallNo) {
+    pub fn cancel_call(&mut self, turn: TurnNo, call: CallNo, node: &mut NodeSide) {
         if self.running.calls(turn).is_some_and(|calls| calls.end(call)) {
-            self.tell(Some(turn), EventKind::ToolCancel { call }, Bytes::new());
+            node.tell(Some(turn), EventKind::ToolCancel { call }, Bytes::new());
         } else {
             self.running.drop_message();
         }
@@ -177,7 +180,7 @@ impl Keeper {
 
     /// Passes a part of an answer on. One that nobody waits for is dropped: the turn is over, or the
     /// code has given the call up.
-    pub(crate) fn answer_call(&mut self, turn: TurnNo, part: Part) {
+    pub fn answer_call(&mut self, turn: TurnNo, part: Part) {
         let Some(calls) = self.running.calls(turn) else { return };
         let Part { call, ok, more, body } = part;
         let more = more && ok;
@@ -185,7 +188,7 @@ impl Keeper {
         if !open {
             return;
         }
-        let Some(worker) = self.worker() else { return };
+        let Some(worker) = self.process.as_mut() else { return };
         let failed = if worker.queued_bytes() + body.len() <= TOOL_RESULT_BYTES_MAX {
             match worker.send_part(&ToWorker::ToolResult { turn, call, ok, more }, body) {
                 Ok(()) => return,
@@ -202,7 +205,7 @@ impl Keeper {
 
     fn fail_call(&mut self, turn: TurnNo, call: CallNo, error: &ToolError) {
         let body = serde_json::to_vec(error).expect("texts and codes always have a JSON form");
-        if let Some(worker) = self.worker() {
+        if let Some(worker) = self.process.as_mut() {
             let result = ToWorker::ToolResult { turn, call, ok: false, more: false };
             let sent = worker.send_part(&result, body.into());
             self.sent(sent);

@@ -10,12 +10,14 @@ use windlass_sandbox::twin::{Part, TwinKeeper, end_other_inits, other_keepers};
 
 use crate::egress::Egress;
 use crate::fork::Forking;
-use crate::keeper::Keeper;
 use crate::own::Own;
-use crate::stage::Stage;
 
 #[derive(Debug, Default)]
 pub(crate) struct Family {
+    /// Which processes are the session's.
+    pub own: Own,
+    /// A process of the session that was killed, where no signal tells of its end.
+    pub killed: Option<OwnedFd>,
     twins: Vec<Twin>,
     /// Keepers of twins' twins that the family's first keeper watches, since the one that had made them is gone.
     adopted: Vec<TwinKeeper>,
@@ -94,66 +96,62 @@ impl Family {
     }
 }
 
-impl Keeper {
+/// The ends of twins. `init` is the first process of the namespace that the session's own worker is in.
+impl Family {
     /// Where keepers of twins have ended, whatever they left ends, too.
-    pub(crate) fn note_twins(&mut self) {
-        if self.family.kept().next().is_none() {
+    pub fn note_twins(&mut self, init: Option<u32>) {
+        if self.kept().next().is_none() {
             return;
         }
-        let watched = self.family.kept().count();
-        self.family.adopted.retain(|keeper| !keeper.has_ended());
+        let watched = self.kept().count();
+        self.adopted.retain(|keeper| !keeper.has_ended());
         let is_gone = |twin: &mut Twin| twin.keeper.has_ended();
-        let gone: Vec<Twin> = self.family.twins.extract_if(.., is_gone).collect();
-        if self.family.kept().count() < watched {
+        let gone: Vec<Twin> = self.twins.extract_if(.., is_gone).collect();
+        if self.kept().count() < watched {
             // Those that it had made are without a watch now.
-            let others = other_keepers(&self.family.keepers());
-            self.family.adopted.extend(others);
-            let own = self.worker().and_then(|worker| worker.init);
-            let known: Vec<u32> = self.family.inits.iter().copied().chain(own).collect();
+            let others = other_keepers(&self.keepers());
+            self.adopted.extend(others);
+            let known: Vec<u32> = self.inits.iter().copied().chain(init).collect();
             end_other_inits(&known);
         }
         for Twin { part, .. } in gone {
             self.end_part(part);
         }
-        self.settle_family();
+        self.settle(init);
     }
 
     /// Something of a twin has ended: its keeper, or a process of one that has no keeper any more.
-    pub(crate) fn look_at_ending(&mut self) {
-        for Ending { part, .. } in std::mem::take(&mut self.family.ending) {
+    pub fn look_at_ending(&mut self, init: Option<u32>) {
+        for Ending { part, .. } in std::mem::take(&mut self.ending) {
             self.end_part(part);
         }
-        self.note_twins();
-        self.settle_family();
+        self.note_twins(init);
+        self.settle(init);
     }
 
     fn end_part(&mut self, part: Part) {
-        if let Some(waited) = part.kill(&self.family.spared()) {
-            self.family.ending.push(Ending { part, waited });
+        if let Some(waited) = part.kill(&self.spared()) {
+            self.ending.push(Ending { part, waited });
         }
     }
 
     /// The last twin is gone: the session is alone again.
-    fn settle_family(&mut self) {
-        let name = self.family.spokesman().cloned();
-        for egress in &mut self.family.egress {
-            if let Some(session) = &name {
-                egress.speak_for(session.clone());
-            }
+    fn settle(&mut self, init: Option<u32>) {
+        if let Some(session) = self.spokesman().cloned() {
+            self.egress.iter_mut().for_each(|egress| egress.speak_for(session.clone()));
         }
-        if !self.family.is_empty() {
+        if !self.is_empty() {
             return;
         }
-        let current = self.worker().and_then(|worker| worker.init);
-        self.family.egress.clear();
-        let foreign = self.family.foreign;
-        let inits = std::mem::replace(&mut self.family.inits, foreign.into_iter().collect());
-        for init in inits {
-            if Some(init) != current
-                && Some(init) != foreign
-                && let Some(init) = Pid::from_raw(init.cast_signed())
+        self.egress.clear();
+        let foreign = self.foreign;
+        let inits = std::mem::replace(&mut self.inits, foreign.into_iter().collect());
+        for one in inits {
+            if Some(one) != init
+                && Some(one) != foreign
+                && let Some(one) = Pid::from_raw(one.cast_signed())
             {
-                let _ = kill_process(init, Signal::KILL);
+                let _ = kill_process(one, Signal::KILL);
             }
         }
         if let Own::Child(_) = self.own {
@@ -162,50 +160,51 @@ impl Keeper {
     }
 
     /// A worker was started while there are twins: what is its own is a part again.
-    pub(crate) fn claim_own(&mut self, worker: u32, init: Option<u32>) {
+    pub fn claim_own(&mut self, worker: u32, init: Option<u32>, cgroups: &[PathBuf]) {
         self.own = Own::Everything;
-        if self.family.is_empty() {
+        if self.is_empty() {
             return;
         }
-        let cgroups = self.launch.as_ref().map(|launch| launch.cgroups.clone()).unwrap_or_default();
-        if let Ok(part) = Part::of(worker, &cgroups) {
+        if let Ok(part) = Part::of(worker, cgroups) {
             self.own = Own::Child(part);
         }
-        self.family.inits.extend(init);
+        self.inits.extend(init);
+    }
+
+    /// There is a twin: what is this session's own is a part from now on, with what was there `before`.
+    pub fn claim_first(
+        &mut self,
+        (worker, init): (u32, Option<u32>),
+        cgroups: &[PathBuf],
+        before: &[u32],
+    ) {
+        if let Some(init) = init
+            && !self.inits.contains(&init)
+        {
+            self.inits.push(init);
+        }
+        if let Own::Everything = self.own
+            && let Ok(part) = Part::of(worker, cgroups)
+        {
+            let spared = self.spared();
+            let own = before.iter().copied().filter(|process| !spared.contains(process));
+            part.remember(&own.collect::<Vec<u32>>());
+            self.own = Own::Child(part);
+        }
     }
 
     /// The worker is about to be replaced: twins may still need its way out.
-    pub(crate) fn leave_egress(&mut self) {
-        if let Some(mut egress) = self.egress.take().filter(|_| !self.family.is_empty()) {
-            if let Some(session) = self.family.spokesman() {
+    pub fn inherit(&mut self, egress: Option<Egress>) {
+        if let Some(mut egress) = egress.filter(|_| !self.is_empty()) {
+            if let Some(session) = self.spokesman() {
                 egress.speak_for(session.clone());
             }
-            self.family.egress.push(egress);
+            self.egress.push(egress);
         }
-    }
-
-    /// The session is over and twins live: nothing is left of it but this process, which holds them.
-    pub(crate) fn retire(&mut self) {
-        if self.family.retired {
-            return;
-        }
-        self.family.retired = true;
-        if let Some(node) = &mut self.node {
-            let _ = node.flush(&self.link);
-        }
-        self.leave_egress();
-        self.remove_socket();
-        self.listener = None;
-        self.node = None;
-        self.callers.clear();
-        self.alone_since = None;
-        self.stage = Stage::Down;
-        self.own = Own::Everything;
-        self.watch = crate::watch::Watch::default();
     }
 
     /// Whether a retired keeper has nobody left to hold.
-    pub(crate) fn may_leave(&self) -> bool {
-        self.family.retired && self.family.is_empty()
+    pub fn may_leave(&self) -> bool {
+        self.retired && self.is_empty()
     }
 }

@@ -25,7 +25,7 @@ use windlass_sandbox::Plan;
 use windlass_sandbox::plan::apart::{Apart, Places, apart, moved};
 use windlass_sandbox::twin::{Forked, Part, fork_keeper, give_up};
 
-use self::separation::Before;
+use self::separation::{Before, check_apart};
 use crate::keeper::Keeper;
 use crate::own::Own;
 use crate::signals::Signals;
@@ -103,7 +103,7 @@ impl Keeper {
     }
 
     fn ask_worker(&mut self, fork: Box<Fork>) -> Result<Forking, Refused> {
-        if self.family.forking.is_some() || self.running.turn().is_some() {
+        if self.family.forking.is_some() || self.worker.running.turn().is_some() {
             let message = "the session is busy".to_owned();
             return Err(Refused { code: ErrorCode::SessionBusy, message });
         }
@@ -111,13 +111,13 @@ impl Keeper {
         let mut twin = Twin::of(launch, &fork)?;
         // From now on nothing of this session is made where the twin's place is, whatever becomes of it.
         self.family.room = Some(family::next_room(&fork.room));
-        match (self.stage, &self.worker) {
+        match (self.stage, &self.worker.process) {
             (Stage::Up, Some(worker)) if worker.forks => {}
             (Stage::Up, _) => return Err(Refused::new("its worker cannot fork")),
             _ => return Err(Refused::new("its worker is not up")),
         }
         let before = match twin.order.original {
-            Some(_) => Some(self.before_fork()?),
+            Some(_) => Some(Before::look(&self.family, self.worker.who())?),
             None => None,
         };
         twin.order.threads = before.as_ref().map(Before::threads).unwrap_or_default();
@@ -126,7 +126,8 @@ impl Keeper {
         let (ours, theirs) = Lines::make().map_err(failed)?;
         rustix::net::sockopt::set_socket_passcred(&ours.socket, true).map_err(failed)?;
         let session = fork.session.clone();
-        let worker = self.worker().ok_or_else(|| Refused::new("its worker is not up"))?;
+        let worker =
+            self.worker.process.as_mut().ok_or_else(|| Refused::new("its worker is not up"))?;
         let sent = worker.send(ToWorker::Fork { session }, &order);
         sent.map_err(|error| Refused::new(format!("its worker cannot be told: {error}")))?;
         let until = Instant::now() + FORK_WAIT;
@@ -146,21 +147,21 @@ impl Keeper {
     /// The worker waits for its twin's descriptors.
     pub(crate) fn worker_waits_for_ends(&mut self) {
         let theirs = self.family.forking.as_mut().and_then(|forking| forking.theirs.take());
-        match (theirs, self.worker()) {
+        match (theirs, self.worker.process.as_mut()) {
             (Some(theirs), Some(worker)) => {
                 if let Err(errno) = worker.hand_over(&theirs) {
                     self.fork_failed(Refused::new(format!("descriptors were not passed: {errno}")));
                 }
             }
             // It asks for what nobody offered.
-            _ => self.running.drop_message(),
+            _ => self.worker.running.drop_message(),
         }
     }
 
     /// The original's word after the fork.
     pub(crate) fn worker_forked(&mut self, ok: bool, reason: String, limit: bool, body: &Bytes) {
         let Some(forking) = &mut self.family.forking else {
-            return self.running.drop_message();
+            return self.worker.running.drop_message();
         };
         if !ok {
             let code = if limit { ErrorCode::ForkLimit } else { ErrorCode::ForkRefused };
@@ -219,7 +220,7 @@ impl Keeper {
     }
 
     fn say_forked(&mut self, session: windlass_protocol::SessionId, end: ForkEnd) {
-        self.say(&FromKeeper::Forked { session, end });
+        self.node.say(&FromKeeper::Forked { session, end });
     }
 
     /// Both have spoken: the twin gets its keeper.
@@ -244,7 +245,8 @@ impl Keeper {
         let failed = |error: std::io::Error| Refused::new(format!("no keeper for it: {error}"));
         let twin = forking.twin.unwrap_or_default();
         let part = Part::of(twin, &forking.fork.cgroups).map_err(failed)?;
-        let can_reach = self.check_apart(forking.before.as_ref(), &part)?;
+        let before = forking.before.as_ref();
+        let can_reach = check_apart(&self.family, self.worker.who(), before, &part)?;
         let (listens, says) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
         match fork_keeper(&self.held).map_err(failed)? {
@@ -263,8 +265,10 @@ impl Keeper {
                 let session = forking.fork.session.clone();
                 self.family.add(session, keeper, part);
                 let before = forking.before.as_ref().map(Before::processes).unwrap_or_default();
-                self.claim_first(&before);
-                if let Some(own) = self.own.part() {
+                if let Some(who) = self.worker.who() {
+                    self.family.claim_first(who, &self.cgroups(), &before);
+                }
+                if let Some(own) = self.family.own.part() {
                     own.forget(twin);
                 }
                 if listens {
@@ -272,27 +276,6 @@ impl Keeper {
                     return Ok(Some(ForkDone { not_carried, can_reach }));
                 }
                 Err(Refused::new("its keeper could not listen"))
-            }
-        }
-    }
-
-    /// There is a twin: what is this session's own is a part from now on, with what was there `before`.
-    fn claim_first(&mut self, before: &[u32]) {
-        let Some(worker) = self.worker() else { return };
-        let (pid, init) = (worker.pid, worker.init);
-        if let Some(init) = init
-            && !self.family.inits.contains(&init)
-        {
-            self.family.inits.push(init);
-        }
-        if let Own::Everything = self.own {
-            let cgroups =
-                self.launch.as_ref().map(|launch| launch.cgroups.clone()).unwrap_or_default();
-            if let Ok(part) = Part::of(pid, &cgroups) {
-                let spared = self.family.spared();
-                let own = before.iter().copied().filter(|process| !spared.contains(process));
-                part.remember(&own.collect::<Vec<u32>>());
-                self.own = Own::Child(part);
             }
         }
     }
@@ -305,8 +288,8 @@ impl Keeper {
         says: &OwnedFd,
     ) {
         let Forking { fork, launch, ours, .. } = forking;
-        let confinement = self.confinement.take().map(of_twin);
-        let inits = self.worker().and_then(|worker| worker.init);
+        let confinement = self.worker.confinement.take().map(of_twin);
+        let inits = self.worker.init();
         let Ok(listener) = listen(&fork.socket) else { give_up() };
         let Ok(signals) = Signals::take(held.hold()) else { give_up() };
         let Ok(joining) = part.join() else { give_up() };
@@ -314,16 +297,16 @@ impl Keeper {
         *self = Self::new(listener, held, signals);
         let worker = Worker::of_twin(part.root(), inits, joining, ours);
         let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
-        self.watch = Watch::of(&launch);
+        self.worker.watch = Watch::of(&launch);
         self.launch = Some(launch);
-        self.worker = Some(worker);
+        self.worker.process = Some(worker);
         self.apply(Event::Started { until });
-        self.own = Own::Twin(part);
+        self.family.own = Own::Twin(part);
         self.family.inits.extend(inits);
         self.family.foreign = inits;
-        self.confinement.clone_from(&confinement);
+        self.worker.confinement.clone_from(&confinement);
         if let Some(confinement) = confinement {
-            self.tell(None, EventKind::Confined(confinement), Bytes::new());
+            self.node.tell(None, EventKind::Confined(confinement), Bytes::new());
         }
         let _ = rustix::io::write(says, b"l");
     }

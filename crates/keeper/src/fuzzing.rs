@@ -59,7 +59,8 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
             let _ = rustix::io::write(&worker, &first);
             keeper.hear_worker();
         }
-        keeper.start_turn(TurnNo(1), &Bytes::from_static(b"1"));
+        let stage = keeper.stage;
+        keeper.worker.start_turn(TurnNo(1), &Bytes::from_static(b"1"), stage);
     }
     for portion in bytes.chunks(PORTION_BYTES) {
         if rustix::io::write(&worker, portion).is_err() {
@@ -68,7 +69,8 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
         keeper.hear_worker();
     }
     let mut events = 0;
-    for event in keeper.link.held_after(LinkSeq(0)) {
+    keeper.end_if_broken();
+    for event in keeper.node.link.held_after(LinkSeq(0)) {
         let whole = [&event.head[..], &event.body[..]].concat();
         let frame = frame::decode(whole.into()).expect("an event is one frame");
         let _: FromKeeper = serde_json::from_slice(&frame.header).expect("an event is a message");
@@ -86,7 +88,7 @@ fn keeper() -> Option<(Keeper, OwnedFd)> {
     let listener = std::fs::File::open("/dev/null").ok()?;
     let mut keeper = Keeper::new(listener.into(), Held::of_nothing(), signals);
     let worker = Worker::of_twin(NOBODY, None, None, lines);
-    keeper.worker = Some(worker);
+    keeper.worker.process = Some(worker);
     keeper.stage = Stage::Starting { until: Instant::now() + FOREVER };
     rustix::io::ioctl_fionbio(&theirs.socket, true).ok()?;
     Some((keeper, theirs.socket))

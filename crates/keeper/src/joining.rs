@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use windlass_sandbox::process_file;
 
-use crate::keeper::Keeper;
-use crate::stage::{Stage, Then};
+use crate::family::Family;
 use crate::watch::Processes;
+use crate::worker::SaidReady;
+use crate::worker_side::WorkerSide;
 
 /// Rounds of looking for what was started before the worker was in. Each process that a round moves
 /// can have started others; one that keeps ahead of so many is not let through.
@@ -19,35 +20,41 @@ const STAT_FLAGS: usize = 6;
 /// Set by the kernel when a process begins to end.
 const PF_EXITING: u64 = 0x4;
 
-impl Keeper {
-    /// Looks whether the processes that move the worker have ended, and lets a worker that is ready
-    /// begin.
-    pub(crate) fn note_joined(&mut self, ended: &[(u32, String)]) {
-        let Some(worker) = self.worker() else { return };
+/// What has become of a worker's way into its cgroups.
+#[derive(Debug)]
+pub(crate) enum Joining {
+    /// Nothing new, or not all is done.
+    GoesOn,
+    /// The worker is in, with all that it may have started. If it was ready before, this is its word.
+    Done(Option<SaidReady>),
+    Failed,
+}
+
+impl WorkerSide {
+    /// Looks whether the processes that move the worker have ended.
+    pub fn note_joined(
+        &mut self,
+        ended: &[(u32, String)],
+        groups: &[PathBuf],
+        family: &Family,
+    ) -> Joining {
+        let Some(worker) = &mut self.process else { return Joining::GoesOn };
         let (movers, _): (Vec<_>, Vec<_>) =
             ended.iter().partition(|(pid, _)| worker.joining.contains(pid));
         if movers.is_empty() {
-            return;
+            return Joining::GoesOn;
         }
         worker.joining.retain(|joining| !movers.iter().any(|(pid, _)| pid == joining));
         let moved = movers.iter().all(|(_, how)| how == "exit code 0");
         if moved && !worker.joining.is_empty() {
-            return;
+            return Joining::GoesOn;
         }
         let ready = worker.said_ready.take();
-        let groups = self.launch.as_ref().map(|launch| launch.cgroups.clone()).unwrap_or_default();
-        let below = || match self.own.part() {
+        let below = || match family.own.part() {
             None => Processes::below_this().numbers().collect(),
             Some(part) => part.below_root(),
         };
-        let whole = moved && gather(&groups, below);
-        if !whole && matches!(self.stage, Stage::Starting { .. }) {
-            self.note(b"windlass: the worker could not be moved into its cgroups\n");
-            return self.clear(Then::StayDown);
-        }
-        if let Some(ready) = ready {
-            self.worker_is_ready(ready);
-        }
+        if moved && gather(groups, below) { Joining::Done(ready) } else { Joining::Failed }
     }
 }
 

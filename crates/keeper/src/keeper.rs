@@ -1,35 +1,33 @@
 //! The poll loop and the life of the worker process: starting, ending, starting afresh, and the
 //! keeper's own end. What the node says is handled in `node_side`, what the worker says in `turn`.
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_lifecycle::link::KeeperHalf;
-use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::{EventKind, StartedBy};
-use windlass_protocol::frame::EncodeError;
 use windlass_protocol::limits::REASON_BYTES_MAX;
 use windlass_protocol::link::Launch;
 use windlass_protocol::text::bounded;
 use windlass_protocol::worker::{FORKS, ToWorker};
-use windlass_protocol::{Epoch, Stream, TurnNo};
+use windlass_protocol::{Epoch, TurnNo};
 use windlass_sandbox::{Held, memory, reap_all};
 
 use crate::complaint::complain;
-use crate::connection::Connection;
 use crate::egress::Egress;
 use crate::family::Family;
 use crate::fork::Forking;
+use crate::joining::Joining;
+use crate::node_side::NodeSide;
 use crate::own::Own;
 use crate::rounds::Ready;
 use crate::signals::Signals;
 use crate::stage::{Effect, Event, Left, Stage, Then};
-use crate::starting::{self, Fresh, PooledWorker};
-use crate::turn::Running;
+use crate::starting::{self, Fresh};
 use crate::watch::{self, Watch};
-use crate::worker::{Filled, SaidReady, Worker};
+use crate::worker::{Filled, SaidReady};
+use crate::worker_side::WorkerSide;
 
 /// Bytes read at once from the node or the protocol socket.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -43,41 +41,16 @@ const FIRST_NODE_GRACE: Duration = Duration::from_secs(30);
 
 /// One session's keeper.
 pub(crate) struct Keeper {
-    /// None once the session is over and only its twins are held.
-    pub(crate) listener: Option<OwnedFd>,
     pub(crate) held: Held,
     pub(crate) signals: Signals,
-    pub(crate) link: KeeperHalf,
-    /// The node that is heard.
-    pub(crate) node: Option<Connection>,
-    /// Connections that have not said who they are.
-    pub(crate) callers: Vec<Connection>,
-    /// Since when no node is heard; the keeper ends itself after the grace.
-    pub(crate) alone_since: Option<Instant>,
     pub(crate) launch: Option<Box<Launch>>,
-    /// A connection to a zygote, for the next worker and no other.
-    pub(crate) zygote: Option<OwnedFd>,
-    /// A worker that was forked before there is a session.
-    pub(crate) pooled: Option<PooledWorker>,
+    pub(crate) node: NodeSide,
     pub(crate) stage: Stage,
-    pub(crate) worker: Option<Worker>,
-    pub(crate) running: Running,
-    pub(crate) watch: Watch,
-    /// The way out of the sandbox, where the policy has one.
-    pub(crate) egress: Option<Egress>,
-    /// How the worker was confined.
-    pub(crate) confinement: Option<Confinement>,
-    pub(crate) own: Own,
+    pub(crate) worker: WorkerSide,
     pub(crate) family: Family,
-    /// A process of this session that was killed, where no signal tells of its end.
-    pub(crate) waited: Option<OwnedFd>,
-    pub(crate) last_turn: TurnNo,
-    /// Turns whose failure a node without room for its journal has told to clients.
-    pub(crate) failed: VecDeque<TurnNo>,
-    pub(crate) restarts: u32,
     pub(crate) scratch: Vec<u8>,
     /// When the keeper gives memory back, after a worker has come up.
-    pub(crate) settle: Option<Instant>,
+    settle: Option<Instant>,
 }
 
 enum Step {
@@ -88,28 +61,13 @@ enum Step {
 impl Keeper {
     pub fn new(listener: OwnedFd, held: Held, signals: Signals) -> Self {
         Self {
-            listener: Some(listener),
             held,
             signals,
-            link: KeeperHalf::default(),
-            node: None,
-            callers: Vec::new(),
-            alone_since: Some(Instant::now()),
             launch: None,
-            zygote: None,
-            pooled: None,
+            node: NodeSide::new(listener),
             stage: Stage::Down,
-            worker: None,
-            running: Running::default(),
-            watch: Watch::default(),
-            egress: None,
-            confinement: None,
-            own: Own::Everything,
+            worker: WorkerSide::default(),
             family: Family::default(),
-            waited: None,
-            last_turn: TurnNo(0),
-            failed: VecDeque::new(),
-            restarts: 0,
             scratch: vec![0; SCRATCH_BYTES],
             settle: None,
         }
@@ -121,15 +79,13 @@ impl Keeper {
             if let Step::Exit = self.serve(&ready) {
                 break;
             }
-            if let Some(node) = &mut self.node
-                && node.flush(&self.link).is_err()
-            {
+            if self.node.flush().is_err() {
                 self.hear_last_of_node();
             }
         }
         self.held.let_go();
         // What no node has spoken to may have been replaced at its path.
-        if self.link.epoch() > Epoch(0) || self.pooled.is_some() {
+        if self.node.link.epoch() > Epoch(0) || self.worker.pooled.is_some() {
             self.remove_socket();
         }
     }
@@ -147,7 +103,9 @@ impl Keeper {
             }
         }
         if ready.listener {
-            self.accept();
+            self.node.accept();
+            // The first message is often there already.
+            self.hear_callers();
         }
         if ready.node {
             self.hear_node();
@@ -159,18 +117,19 @@ impl Keeper {
             self.hear_worker();
         }
         if ready.pipes {
-            self.hear_pipes();
+            self.worker.hear_pipes(&mut self.node);
         }
         if ready.egress {
-            self.egress.iter().chain(&self.family.egress).for_each(Egress::pass_on);
+            self.worker.egress.iter().chain(&self.family.egress).for_each(Egress::pass_on);
         }
         self.hear_family(ready);
         if ready.worker_room
-            && let Some(worker) = self.worker()
+            && let Some(worker) = &mut self.worker.process
         {
             worker.flush();
         }
         self.pass_deadlines();
+        self.end_if_broken();
         match self.stage {
             Stage::Clearing { then: Then::Exit, .. } if self.cleared() => {
                 // Nobody is left behind by a keeper that was told to stop: they end with it.
@@ -180,7 +139,7 @@ impl Keeper {
                 self.retire();
                 Step::GoOn
             }
-            _ if self.may_leave() => Step::Exit,
+            _ if self.family.may_leave() => Step::Exit,
             _ => Step::GoOn,
         }
     }
@@ -198,21 +157,20 @@ impl Keeper {
             match effect {
                 Effect::TellReady => self.tell_ready(),
                 Effect::TellLate => {
-                    let note = b"windlass: the worker did not say worker_ready in time\n";
-                    self.note(note);
+                    self.node.note(b"windlass: the worker did not say worker_ready in time\n");
                 }
                 Effect::TellEnded { .. } => {
                     if let Some((turn, kind)) = ended.take() {
-                        self.tell(turn, kind, Bytes::new());
+                        self.node.tell(turn, kind, Bytes::new());
                     }
                 }
                 Effect::AskToFinish { until } => self.ask_to_finish(until),
                 Effect::Kill => {
                     self.drop_fork("its worker was ended");
-                    self.kill_own();
+                    self.family.kill_own(&self.held);
                     self.reap();
                 }
-                Effect::KillOrphans => self.kill_own(),
+                Effect::KillOrphans => self.family.kill_own(&self.held),
                 Effect::Start => self.start_worker(),
             }
         }
@@ -223,46 +181,34 @@ impl Keeper {
         self.apply(Event::ClearAsked { then });
     }
 
-    pub(crate) fn worker(&mut self) -> Option<&mut Worker> {
-        self.worker.as_mut()
-    }
-
-    /// A line of the keeper's own among what the worker prints.
-    pub(crate) fn note(&mut self, line: &'static [u8]) {
-        let output = EventKind::Output { stream: Stream::Stderr, background: true };
-        self.tell(None, output, Bytes::from_static(line));
-    }
-
-    /// Numbers an event; it goes out at the end of this round. An event that the link cannot carry
-    /// ends the session, which is told instead.
-    pub(crate) fn tell(&mut self, turn: Option<TurnNo>, kind: EventKind, body: Bytes) {
-        if let Err(error) = self.link.push(turn, kind, body) {
-            self.break_off(&format!("an event is too long for the node: {error}"));
+    /// Ends the session if an event could not be told, or the worker not be sent a message.
+    pub(crate) fn end_if_broken(&mut self) {
+        let failure = self.node.take_failure().or_else(|| self.worker.take_broken());
+        if let Some(why) = failure {
+            self.break_off(&why);
         }
     }
 
-    /// Ends the session: worker and keeper cannot understand each other.
+    /// Ends the session: worker and keeper cannot understand each other, or the node cannot be told.
     pub(crate) fn break_off(&mut self, why: &str) {
         let message = bounded(why, REASON_BYTES_MAX);
-        let told = self.link.push(None, EventKind::ProtocolBroken { message }, Bytes::new());
+        let told = self.node.link.push(None, EventKind::ProtocolBroken { message }, Bytes::new());
         if let Err(error) = told {
             complain!("keeper: the end of the session cannot be told: {error}");
         }
         self.clear(Then::StayDown);
     }
 
-    /// A message for the worker was made, or does not fit its frame: then the session ends.
-    pub(crate) fn sent(&mut self, sent: Result<(), EncodeError>) {
-        if let Err(error) = sent {
-            self.break_off(&format!("a message for the worker cannot be sent: {error}"));
-        }
+    /// The session's cgroups.
+    pub(crate) fn cgroups(&self) -> Vec<PathBuf> {
+        self.launch.as_ref().map(|launch| launch.cgroups.clone()).unwrap_or_default()
     }
 
     pub(crate) fn start_worker(&mut self) {
-        self.leave_egress();
+        self.family.inherit(self.worker.egress.take());
         let Some(launch) = &self.launch else { return };
-        let (hold, pooled) = (self.held.hold(), self.pooled.take());
-        let (room, zygote) = (self.family.room.as_deref(), self.zygote.take());
+        let (hold, pooled) = (self.held.hold(), self.worker.pooled.take());
+        let (room, zygote) = (self.family.room.as_deref(), self.worker.zygote.take());
         match self.held.around(|| starting::start(launch, room, hold, pooled, zygote)) {
             Ok(Fresh { mut worker, confinement, listener }) => {
                 if worker.start != StartedBy::Exec {
@@ -271,29 +217,29 @@ impl Keeper {
                 }
                 let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
                 let way_out = listener.zip(launch.egress.clone());
-                self.egress = way_out.and_then(|(listener, node)| {
+                self.worker.egress = way_out.and_then(|(listener, node)| {
                     Egress::new(listener, node, launch.session.clone()).ok()
                 });
                 let (pid, init) = (worker.pid, worker.init);
-                self.worker = Some(worker);
+                self.worker.process = Some(worker);
                 self.apply(Event::Started { until });
-                self.claim_own(pid, init);
-                self.confinement = Some(confinement.clone());
-                self.tell(None, EventKind::Confined(confinement), Bytes::new());
+                self.family.claim_own(pid, init, &self.cgroups());
+                self.worker.confinement = Some(confinement.clone());
+                self.node.tell(None, EventKind::Confined(confinement), Bytes::new());
             }
             Err(error) => {
                 let program = launch.argv.first().map_or("", String::as_str);
                 let cause = bounded(&format!("cannot start {program}: {error}"), REASON_BYTES_MAX);
                 self.apply(Event::NotStarted);
                 let ended = EventKind::WorkerEnded { cause, limit: None, replaced: false };
-                self.tell(None, ended, Bytes::new());
+                self.node.tell(None, ended, Bytes::new());
             }
         }
     }
 
     /// The worker said that it can take turns. It gets none before it is in its cgroups.
     pub(crate) fn worker_is_ready(&mut self, ready: SaidReady) {
-        if let (Stage::Starting { .. }, Some(worker)) = (self.stage, &mut self.worker) {
+        if let (Stage::Starting { .. }, Some(worker)) = (self.stage, &mut self.worker.process) {
             let is_joining = !worker.joining.is_empty();
             worker.said_ready = Some(ready);
             if !is_joining {
@@ -303,16 +249,16 @@ impl Keeper {
     }
 
     fn tell_ready(&mut self) {
-        let Some(worker) = &mut self.worker else { return };
+        let Some(worker) = &mut self.worker.process else { return };
         let Some(SaidReady { worker: name, capabilities }) = worker.said_ready.take() else {
             return;
         };
         worker.forks = capabilities.iter().any(|capability| capability == FORKS);
-        self.watch.quicken(worker.pid, watch::Worker::Fresh);
-        let (pid, start, restarts) = (worker.pid, worker.start, self.restarts);
+        self.worker.watch.quicken(worker.pid, watch::Worker::Fresh);
+        let (pid, start, restarts) = (worker.pid, worker.start, self.worker.restarts);
         let capabilities = Some(capabilities);
         let ready = EventKind::WorkerReady { worker: name, pid, restarts, start, capabilities };
-        self.tell(None, ready, Bytes::new());
+        self.node.tell(None, ready, Bytes::new());
         self.settle = Some(Instant::now() + SETTLE_AFTER);
     }
 
@@ -325,34 +271,50 @@ impl Keeper {
 
     fn ask_to_finish(&mut self, until: Instant) {
         // Whose children they are cannot be told once the worker has ended.
-        if let Some(part) = self.own.part() {
+        if let Some(part) = self.family.own.part() {
             part.members();
         }
         let grace = until.saturating_duration_since(Instant::now());
         let grace_ms = u64::try_from(grace.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
-        if let Some(worker) = &mut self.worker {
+        if let Some(worker) = &mut self.worker.process {
             let sent = worker.send(ToWorker::Shutdown { grace_ms }, &Bytes::new());
-            self.sent(sent);
+            self.worker.sent(sent);
         }
     }
 
     fn cleared(&self) -> bool {
         matches!(self.stage, Stage::Clearing { left: Left::Others, .. })
-            && self.none_left(reap_all().none_left)
+            && self.family.none_left(reap_all().none_left)
     }
 
     pub(crate) fn reap(&mut self) {
         let reaped = reap_all();
         self.note_joined(&reaped.ended);
         self.note_pooled(&reaped.ended);
-        self.note_twins();
-        let pid = self.worker().map(|worker| worker.pid);
+        self.family.note_twins(self.worker.init());
+        let pid = self.worker.who().map(|(pid, _)| pid);
         if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
             self.worker_ended(how.clone());
         }
         if matches!(self.stage, Stage::Clearing { left: Left::Others, .. }) {
-            let none_left = self.none_left(reaped.none_left);
+            let none_left = self.family.none_left(reaped.none_left);
             self.apply(if none_left { Event::NoneLeft } else { Event::OthersLeft });
+        }
+    }
+
+    /// Looks whether the worker has come into its cgroups, and lets a worker that is ready begin.
+    fn note_joined(&mut self, ended: &[(u32, String)]) {
+        let groups = self.cgroups();
+        match self.worker.note_joined(ended, &groups, &self.family) {
+            Joining::GoesOn | Joining::Done(None) => {}
+            Joining::Done(Some(ready)) => self.worker_is_ready(ready),
+            Joining::Failed => {
+                if let Stage::Starting { .. } = self.stage {
+                    let line = b"windlass: the worker could not be moved into its cgroups\n";
+                    self.node.note(line);
+                    self.clear(Then::StayDown);
+                }
+            }
         }
     }
 
@@ -362,21 +324,24 @@ impl Keeper {
         if !self.stage.is_clearing() {
             while self.fill_from_worker() == Filled::Some {}
         }
-        self.drain_pipes();
-        let limit = self.limit_of_end(&how);
+        self.worker.drain_pipes(&mut self.node);
+        let (limit, untold) = self.worker.limit_of_end(&how);
+        if let Some(reached) = untold {
+            self.node.tell(self.worker.running.turn(), reached, Bytes::new());
+        }
         let replaced = matches!(self.stage, Stage::Clearing { then: Then::StartAfresh, .. });
         let ended = EventKind::WorkerEnded { cause: how, limit, replaced };
         // The next node must know on which worker a turn ran, should the node before it die untold.
-        let turn = self.running.turn().filter(|_| replaced);
-        self.worker = None;
-        self.running.end();
+        let turn = self.worker.running.turn().filter(|_| replaced);
+        self.worker.process = None;
+        self.worker.running.end();
         self.apply_told(Event::WorkerEnded, Some((turn, ended)));
     }
 
     fn pass_deadlines(&mut self) {
         let now = Instant::now();
         self.apply(Event::TimePassed { now });
-        if self.alone_since.is_some_and(|since| now >= since + self.node_grace()) {
+        if self.node.alone_since.is_some_and(|since| now >= since + self.node_grace()) {
             self.clear(Then::Exit);
         }
         if self.settle.is_some_and(|at| now >= at) {
@@ -384,7 +349,7 @@ impl Keeper {
             memory::give_back();
         }
         self.pass_fork_deadline(now);
-        self.nudge(now);
+        self.worker.nudge(now);
         self.watch_limits(now);
     }
 
@@ -392,7 +357,7 @@ impl Keeper {
         match &self.launch {
             Some(launch) => Duration::from_millis(launch.node_grace_ms),
             // A worker that waits is nobody's without its node, unless somebody is claiming it.
-            None if self.pooled.is_some() && self.callers.is_empty() => Duration::ZERO,
+            None if self.worker.pooled.is_some() && self.node.callers.is_empty() => Duration::ZERO,
             None => FIRST_NODE_GRACE,
         }
     }
@@ -400,8 +365,10 @@ impl Keeper {
     /// The nearest moment at which something must be done without a descriptor's word.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let exiting = matches!(self.stage, Stage::Clearing { then: Then::Exit, .. });
-        let alone = self.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
-        let turn = self.running.next_nudge().into_iter().chain(self.watch.next_look());
+        let alone =
+            self.node.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
+        let turn = self.worker.running.next_nudge();
+        let turn = turn.into_iter().chain(self.worker.watch.next_look());
         let fork = self.family.forking.as_ref().map(Forking::until);
         self.stage.due().into_iter().chain(alone).chain(turn).chain(fork).chain(self.settle).min()
     }
@@ -409,7 +376,7 @@ impl Keeper {
     /// Our socket's file, so that nobody takes it for a living keeper.
     pub(crate) fn remove_socket(&self) {
         // A retired keeper has removed it, and another may have taken its name.
-        let Some(listener) = &self.listener else { return };
+        let Some(listener) = &self.node.listener else { return };
         if let Some(path) = self.launch.as_ref().and_then(|launch| launch.socket.as_ref()) {
             let _ = rustix::fs::unlink(path);
         }
@@ -419,5 +386,19 @@ impl Keeper {
         {
             let _ = rustix::fs::unlink(path.as_ref());
         }
+    }
+
+    /// The session is over and twins live: nothing is left of it but this process, which holds them.
+    fn retire(&mut self) {
+        if self.family.retired {
+            return;
+        }
+        self.family.retired = true;
+        self.family.inherit(self.worker.egress.take());
+        self.remove_socket();
+        self.node.retire();
+        self.stage = Stage::Down;
+        self.family.own = Own::Everything;
+        self.worker.watch = Watch::default();
     }
 }

@@ -14,6 +14,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod calls;
+mod commands;
 mod complaint;
 mod connection;
 mod egress;
@@ -36,6 +37,7 @@ mod turn;
 mod usage;
 mod watch;
 mod worker;
+mod worker_side;
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;

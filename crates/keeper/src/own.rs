@@ -3,15 +3,17 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use windlass_sandbox::Held;
 use windlass_sandbox::twin::{Part, kill_children_but};
 
-use crate::keeper::Keeper;
+use crate::family::Family;
 use crate::watch::Processes;
 
 /// What belongs to the session.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) enum Own {
     /// All that this keeper has started.
+    #[default]
     Everything,
     /// Its worker is a child of ours, and there are twins.
     Child(Part),
@@ -28,60 +30,50 @@ impl Own {
     }
 }
 
-/// How a twin's end is told: only its parent could say more.
-const TWIN_ENDED: &str = "its process has ended";
-
-impl Keeper {
+impl Family {
     /// Sends SIGKILL to everything of this session.
-    pub(crate) fn kill_own(&mut self) {
+    pub fn kill_own(&mut self, held: &Held) {
         match self.own.part() {
-            None => self.held.kill_all(),
-            Some(part) => self.waited = part.kill(&self.family.spared()),
+            None => held.kill_all(),
+            Some(part) => self.killed = part.kill(&self.spared()),
         }
         if let Own::Twin(_) = self.own {
             // What is left of a worker that could not be started.
-            kill_children_but(&self.family.keepers());
+            kill_children_but(&self.keepers());
         }
     }
 
     /// Whether nothing of this session is left. `no_child`: this keeper has no child, which is the same
     /// where all that it started is the session's.
-    pub(crate) fn none_left(&self, no_child: bool) -> bool {
+    pub fn none_left(&self, no_child: bool) -> bool {
         match self.own.part() {
             None => no_child,
             Some(part) => {
-                let spared = self.family.spared();
+                let spared = self.spared();
                 part.members().iter().all(|pid| spared.contains(pid))
             }
         }
     }
 
     /// The processes of this session.
-    pub(crate) fn listed(&self) -> Processes {
+    pub fn listed(&self) -> Processes {
         match self.own.part() {
             None => Processes::below_this(),
             Some(part) => {
-                let spared = self.family.spared();
+                let spared = self.spared();
                 Processes::of(part.members().into_iter().filter(|pid| !spared.contains(pid)))
             }
         }
     }
 
-    /// What tells of the worker's end where no signal does.
-    pub(crate) fn twin_handle(&self) -> Option<BorrowedFd<'_>> {
+    /// What tells of the end of this worker, where no signal does.
+    pub fn twin_handle(&self, worker: u32) -> Option<BorrowedFd<'_>> {
         let Own::Twin(part) = &self.own else { return None };
-        let worker = self.worker.as_ref()?;
-        (worker.pid == part.root()).then(|| part.handle())
+        (worker == part.root()).then(|| part.handle())
     }
 
     /// What was killed and is waited for.
-    pub(crate) fn waited_handle(&self) -> Option<BorrowedFd<'_>> {
-        self.waited.as_ref().map(AsFd::as_fd)
-    }
-
-    /// The twin that this keeper holds has ended.
-    pub(crate) fn twin_ended(&mut self) {
-        self.worker_ended(TWIN_ENDED.to_owned());
-        self.reap();
+    pub fn killed_handle(&self) -> Option<BorrowedFd<'_>> {
+        self.killed.as_ref().map(AsFd::as_fd)
     }
 }

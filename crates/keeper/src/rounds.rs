@@ -3,12 +3,18 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
+use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_protocol::Stream;
+use windlass_protocol::event::EventKind;
+use windlass_protocol::policy::Limit;
 
 use crate::fork::Forking;
 use crate::keeper::Keeper;
+use crate::node_side::NodeSide;
 use crate::stage::{Stage, Then};
+use crate::turn::Said;
+use crate::watch::Finding;
 use crate::worker::Filled;
 
 /// What the loop woke for.
@@ -32,12 +38,12 @@ pub(crate) struct Ready {
 impl Keeper {
     pub(crate) fn wait(&mut self) -> Ready {
         // A full link stops the reading of the worker, and nothing else.
-        let take_output = !self.link.full();
+        let take_output = !self.node.link.full();
         let timeout = self.next_deadline().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 60, tv_nsec: 0 })
         });
-        let worker = self.worker.as_ref().filter(|_| !self.stage.is_clearing());
+        let worker = self.worker.process.as_ref().filter(|_| !self.stage.is_clearing());
         let mut sources = Vec::with_capacity(8);
         let mut fds = Vec::with_capacity(8);
         let mut watch = |source, fd, flags| {
@@ -45,17 +51,17 @@ impl Keeper {
             fds.push(PollFd::from_borrowed_fd(fd, flags));
         };
         watch(Source::Signals, self.signals.as_fd(), PollFlags::IN);
-        if let Some(listener) = &self.listener {
+        if let Some(listener) = &self.node.listener {
             watch(Source::Listener, listener.as_fd(), PollFlags::IN);
         }
-        if let Some(node) = &self.node {
+        if let Some(node) = &self.node.connection {
             let room = if node.blocked() { PollFlags::OUT } else { PollFlags::empty() };
             watch(Source::Node, node.as_fd(), PollFlags::IN | room);
         }
-        for caller in &self.callers {
+        for caller in &self.node.callers {
             watch(Source::Caller, caller.as_fd(), PollFlags::IN);
         }
-        for egress in self.egress.iter().chain(&self.family.egress) {
+        for egress in self.worker.egress.iter().chain(&self.family.egress) {
             watch(Source::Egress, egress.as_fd(), PollFlags::IN);
         }
         for (source, descriptor) in self.of_family() {
@@ -97,8 +103,9 @@ impl Keeper {
 
     /// What tells of twins, and of processes that are no children of ours.
     fn of_family(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>)> {
-        let twin = self.twin_handle().map(|handle| (Source::Twin, handle));
-        let waited = self.waited_handle().map(|handle| (Source::Waited, handle));
+        let twin = self.worker.who().and_then(|(worker, _)| self.family.twin_handle(worker));
+        let twin = twin.map(|handle| (Source::Twin, handle));
+        let waited = self.family.killed_handle().map(|handle| (Source::Waited, handle));
         let ending = self.family.waited().map(|handle| (Source::Ending, handle));
         let forking = self.family.forking.as_ref().and_then(Forking::awaited);
         let forking = forking.map(|socket| (Source::Forking, socket));
@@ -111,14 +118,16 @@ impl Keeper {
             self.hear_twin();
         }
         if ready.twin {
-            self.twin_ended();
+            // Only its parent could say more.
+            self.worker_ended("its process has ended".to_owned());
+            self.reap();
         }
         if ready.waited {
-            self.waited = None;
+            self.family.killed = None;
             self.reap();
         }
         if ready.ending {
-            self.look_at_ending();
+            self.family.look_at_ending(self.worker.init());
         }
     }
 
@@ -132,13 +141,46 @@ impl Keeper {
     }
 
     pub(crate) fn fill_from_worker(&mut self) -> Filled {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let filled = self.worker().map_or(Filled::Nothing, |worker| worker.fill(&mut scratch));
-        self.scratch = scratch;
+        let worker = self.worker.process.as_mut();
+        let filled = worker.map_or(Filled::Nothing, |worker| worker.fill(&mut self.scratch));
         if filled == Filled::Some {
             self.take_frames();
         }
         filled
+    }
+
+    fn take_frames(&mut self) {
+        while let Some(said) = self.worker.take_frames(self.stage, &mut self.node) {
+            match said {
+                Said::Ready(ready) => self.worker_is_ready(ready),
+                Said::ForkWait => self.worker_waits_for_ends(),
+                Said::Forked { ok, reason, limit, body } => {
+                    self.worker_forked(ok, reason, limit, &body);
+                }
+                Said::Nonsense(message) => return self.break_off(&message),
+            }
+        }
+    }
+
+    /// Looks at the session's limits, if it is time, and ends everything when one was passed.
+    pub(crate) fn watch_limits(&mut self, now: Instant) {
+        let turn = self.worker.running.turn();
+        let tell_limit = |node: &mut NodeSide, limit, message| {
+            node.tell(turn, EventKind::LimitReached { limit, message }, Bytes::new());
+        };
+        match self.worker.look_at_limits(now, self.stage, &self.family) {
+            Finding::Good => {}
+            Finding::Ended { message } => {
+                let line = format!("windlass: {message}\n");
+                tell_limit(&mut self.node, Limit::Memory, message);
+                let kind = EventKind::Output { stream: Stream::Stderr, background: turn.is_none() };
+                self.node.tell(turn, kind, Bytes::from(line));
+            }
+            Finding::Over { limit, message } => {
+                tell_limit(&mut self.node, limit, message);
+                self.clear(Then::StayDown);
+            }
+        }
     }
 }
 

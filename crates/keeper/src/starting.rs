@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::StartedBy;
-use windlass_protocol::link::{FromKeeper, Hold, Launch, Prepare};
+use windlass_protocol::link::{Hold, Launch, Prepare};
 use windlass_protocol::worker::FD_VARIABLE;
 use windlass_sandbox::plan::apart::leave_room;
 use windlass_sandbox::{
@@ -17,9 +17,6 @@ use windlass_sandbox::{
 };
 
 use crate::complaint::complain;
-use crate::connection::Connection;
-use crate::keeper::Keeper;
-use crate::stage::Then;
 use crate::watch::Watch;
 use crate::worker::{Lines, Worker, WorkerLines};
 
@@ -53,6 +50,43 @@ pub(crate) struct PooledWorker {
 }
 
 impl PooledWorker {
+    /// Forks one, and has it build the view that its session will most likely have.
+    pub fn fork(
+        prepare: &Prepare,
+        zygote: Option<OwnedFd>,
+        hold: Hold,
+    ) -> Result<Self, StartError> {
+        let _ = rustix::thread::set_name(POOLED_NAME);
+        let shape = serde_json::from_value(prepare.shape.clone())?;
+        let zygote = zygote.ok_or(StartError::NoConnection)?;
+        let (mut worker, lines) = fork(zygote.as_fd(), shape, hold, &prepare.cgroups)?;
+        let cgroups = prepare.cgroups.clone();
+        let watch = Watch::unlimited(&cgroups);
+        if let Some(plan) = &prepare.plan {
+            worker.build(&serde_json::from_str(plan)?)?;
+        }
+        Ok(Self { worker, lines, cgroups, watch })
+    }
+
+    /// Whether the ends of these processes leave it unusable.
+    pub fn is_broken_by(&mut self, ended: &[(u32, String)]) -> bool {
+        let worker = &mut self.worker;
+        let mut is_broken = false;
+        for (pid, how) in ended {
+            is_broken |= *pid == worker.pid || Some(*pid) == worker.init;
+            if worker.joining.contains(pid) {
+                worker.joining.retain(|joining| joining != pid);
+                is_broken |= how != "exit code 0";
+            }
+        }
+        is_broken
+    }
+
+    /// Whether it is in its cgroups.
+    pub fn has_joined(&self) -> bool {
+        self.worker.joining.is_empty()
+    }
+
     /// What was measured in the pool, for a session that has the same cgroups.
     pub fn watch_of(&mut self, launch: &Launch) -> Option<Watch> {
         (self.cgroups == launch.cgroups).then(|| std::mem::take(&mut self.watch))
@@ -133,23 +167,6 @@ fn fork(
     Ok((from_zygote(zygote, shape, &ends, cgroups)?, lines))
 }
 
-/// Forks a worker for the pool, and has it build the view that its session will most likely have.
-fn make_pooled(
-    prepare: &Prepare,
-    zygote: Option<OwnedFd>,
-    hold: Hold,
-) -> Result<PooledWorker, StartError> {
-    let shape = serde_json::from_value(prepare.shape.clone())?;
-    let zygote = zygote.ok_or(StartError::NoConnection)?;
-    let (mut worker, lines) = fork(zygote.as_fd(), shape, hold, &prepare.cgroups)?;
-    let cgroups = prepare.cgroups.clone();
-    let watch = Watch::unlimited(&cgroups);
-    if let Some(plan) = &prepare.plan {
-        worker.build(&serde_json::from_str(plan)?)?;
-    }
-    Ok(PooledWorker { worker, lines, cgroups, watch })
-}
-
 fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
     let (lines, WorkerLines { socket, stdout, stderr }) = Lines::make()?;
     let null = std::fs::File::open("/dev/null")?;
@@ -167,55 +184,4 @@ fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
         plan,
     })?;
     Ok(Fresh::of(started, StartedBy::Exec, lines))
-}
-
-impl Keeper {
-    /// Forks a pooled worker. The node is told when the worker is in its cgroups; a keeper whose worker
-    /// cannot be forked exits.
-    pub(crate) fn prepare(&mut self, mut caller: Connection, prepare: &Prepare) {
-        if self.launch.is_some() || self.pooled.is_some() {
-            return;
-        }
-        let _ = rustix::thread::set_name(POOLED_NAME);
-        let zygote = caller.take_passed();
-        self.node = Some(caller);
-        self.alone_since = None;
-        let hold = self.held.hold();
-        match make_pooled(prepare, zygote, hold) {
-            Ok(pooled) => {
-                self.pooled = Some(pooled);
-                self.say_prepared();
-            }
-            Err(error) => {
-                complain!("keeper: a pooled worker cannot be forked: {error}");
-                self.clear(Then::Exit);
-            }
-        }
-    }
-
-    /// Processes have ended: the pooled worker, its init, or those that moved it into its cgroups.
-    pub(crate) fn note_pooled(&mut self, ended: &[(u32, String)]) {
-        let Some(PooledWorker { worker, .. }) = &mut self.pooled else { return };
-        let mut broken = false;
-        for (pid, how) in ended {
-            broken |= *pid == worker.pid || Some(*pid) == worker.init;
-            if worker.joining.contains(pid) {
-                worker.joining.retain(|joining| joining != pid);
-                broken |= how != "exit code 0";
-            }
-        }
-        if broken {
-            complain!("keeper: a pooled worker ended");
-            self.clear(Then::Exit);
-        } else if !ended.is_empty() {
-            self.say_prepared();
-        }
-    }
-
-    fn say_prepared(&mut self) {
-        let moved = self.pooled.as_ref().is_some_and(|pooled| pooled.worker.joining.is_empty());
-        if moved && self.launch.is_none() {
-            self.say(&FromKeeper::Prepared { pid: self.held.pid() });
-        }
-    }
 }

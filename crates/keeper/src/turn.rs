@@ -14,11 +14,12 @@ use windlass_protocol::{CallNo, Stream, TurnNo};
 
 use crate::calls::{Asked, Calls};
 use crate::input::{Given, HeldInput};
-use crate::keeper::Keeper;
+use crate::node_side::NodeSide;
 use crate::stage::Stage;
 use crate::usage::Mark;
 use crate::watch;
 use crate::worker::{PIPE_BYTES, SaidReady};
+use crate::worker_side::WorkerSide;
 
 /// The turn in flight, if there is one, and what was dropped around it.
 #[derive(Debug, Default)]
@@ -89,10 +90,25 @@ impl Running {
     }
 }
 
-impl Keeper {
-    pub(crate) fn start_turn(&mut self, turn: TurnNo, code: &Bytes) {
+/// What a worker has said that is not about its turn.
+#[derive(Debug)]
+pub(crate) enum Said {
+    Ready(SaidReady),
+    ForkWait,
+    Forked {
+        ok: bool,
+        reason: String,
+        limit: bool,
+        body: Bytes,
+    },
+    /// What is no message, or none that may come now.
+    Nonsense(String),
+}
+
+impl WorkerSide {
+    pub fn start_turn(&mut self, turn: TurnNo, code: &Bytes, stage: Stage) {
         self.last_turn = self.last_turn.max(turn);
-        let (Stage::Up, Some(worker)) = (self.stage, &mut self.worker) else {
+        let (Stage::Up, Some(worker)) = (stage, &mut self.process) else {
             // The worker ended while the turn was on its way; the node learns that by its event.
             return;
         };
@@ -111,18 +127,18 @@ impl Keeper {
         self.sent(sent);
     }
 
-    pub(crate) fn take_input(&mut self, turn: TurnNo, given: Given) {
+    pub fn take_input(&mut self, turn: TurnNo, given: Given, node: &mut NodeSide) {
         if let Some(flight) = self.running.turn.as_mut().filter(|flight| flight.turn == turn) {
             flight.input.give(given);
-            self.answer_input();
+            self.answer_input(node);
         }
     }
 
-    pub(crate) fn interrupt_turn(&mut self, turn: TurnNo) {
+    pub fn interrupt_turn(&mut self, turn: TurnNo) {
         if let Some(flight) = self.running.turn.as_mut().filter(|flight| flight.turn == turn) {
             flight.input.clear();
             flight.nudging = Some(Nudging { next: Instant::now() + NUDGE_EVERY, left: NUDGES_MAX });
-            if let Some(worker) = self.worker() {
+            if let Some(worker) = self.process.as_mut() {
                 let sent = worker.interrupt(&ToWorker::Interrupt { turn });
                 self.sent(sent);
             }
@@ -130,7 +146,7 @@ impl Keeper {
     }
 
     /// Nudges an interrupted worker that has not ended its turn, if it is time.
-    pub(crate) fn nudge(&mut self, now: Instant) {
+    pub fn nudge(&mut self, now: Instant) {
         let Some(flight) = &mut self.running.turn else { return };
         let Some(nudging) = flight.nudging.as_mut().filter(|nudging| nudging.next <= now) else {
             return;
@@ -140,88 +156,89 @@ impl Keeper {
         if nudging.left == 0 {
             flight.nudging = None;
         }
-        if let Some(worker) = self.worker() {
+        if let Some(worker) = self.process.as_mut() {
             worker.nudge();
         }
     }
 
     /// Gives held input to code that asked for it.
-    fn answer_input(&mut self) -> bool {
+    fn answer_input(&mut self, node: &mut NodeSide) -> bool {
         let Some(flight) = &mut self.running.turn else { return false };
         let Some(given) = flight.input.answer() else { return false };
         let turn = flight.turn;
         let bytes = given.bytes.len() as u64;
-        if let Some(worker) = self.worker() {
+        if let Some(worker) = self.process.as_mut() {
             let input = ToWorker::TurnInput { turn, more: false, eof: given.eof };
             let sent = worker.send(input, &given.bytes);
             self.sent(sent);
         }
-        self.tell(Some(turn), EventKind::InputTaken { bytes }, Bytes::new());
+        node.tell(Some(turn), EventKind::InputTaken { bytes }, Bytes::new());
         true
     }
 
-    /// Takes the whole frames that have come. Bytes already in the raw pipes were written before
-    /// them, so they go first.
-    pub(crate) fn take_frames(&mut self) {
-        self.drain_pipes();
+    /// Takes the whole frames that have come, up to one that is not about the turn. Bytes already in the
+    /// raw pipes were written before them, so they go first.
+    pub fn take_frames(&mut self, stage: Stage, node: &mut NodeSide) -> Option<Said> {
+        self.drain_pipes(node);
         loop {
-            let Some(worker) = self.worker() else { return };
-            let parsed = match worker.next_frame() {
-                Ok(None) => return,
+            let parsed = match self.process.as_mut()?.next_frame() {
+                Ok(None) => return None,
                 Ok(Some(frame)) => {
                     self.running.dropped += unknown_fields(&frame.header);
                     parse(frame)
                 }
                 Err(error) => Err(error.to_string()),
             };
-            let taken = match parsed {
-                Ok((message, body)) => self.take_message(message, body),
-                Err(message) => Err(message),
+            let taken = match (parsed, stage) {
+                (Ok((message, _)), Stage::Starting { .. }) => first(message).map(Some),
+                (Ok((message, body)), _) => self.take_message(message, body, node),
+                (Err(message), _) => Err(message),
             };
-            if let Err(message) = taken {
-                return self.break_off(&message);
+            match taken {
+                Ok(None) => {}
+                Ok(said) => return said,
+                Err(message) => return Some(Said::Nonsense(message)),
             }
         }
     }
 
-    fn take_message(&mut self, message: FromWorker, body: Bytes) -> Result<(), String> {
-        if let Stage::Starting { .. } = self.stage {
-            return self.take_first(message);
-        }
+    fn take_message(
+        &mut self,
+        message: FromWorker,
+        body: Bytes,
+        node: &mut NodeSide,
+    ) -> Result<Option<Said>, String> {
         match message {
             FromWorker::Output { turn, stream, background } => {
-                self.take_output(turn, stream, background, body);
+                self.take_output(turn, stream, background, body, node);
             }
             FromWorker::Display { turn, mime, id, update, more } => {
-                return self.take_display(
-                    turn,
-                    EventKind::Display { mime, id, update, more },
-                    body,
-                );
+                let kind = EventKind::Display { mime, id, update, more };
+                self.take_display(turn, kind, body, node)?;
             }
             FromWorker::StdinWait { turn, prompt, secret } if self.is_current(turn) => {
                 if let Some(flight) = &mut self.running.turn {
                     flight.input.ask();
                 }
-                if !self.answer_input() {
-                    self.tell(Some(turn), EventKind::StdinWait { prompt, secret }, Bytes::new());
+                if !self.answer_input(node) {
+                    node.tell(Some(turn), EventKind::StdinWait { prompt, secret }, Bytes::new());
                 }
             }
             FromWorker::ToolCall { turn, call, name, deadline_ms, more }
                 if self.is_current(turn) =>
             {
-                return self.take_call(turn, Asked { call, name, deadline_ms, more }, body);
+                self.take_call(turn, Asked { call, name, deadline_ms, more }, body, node)?;
             }
             FromWorker::ToolCancel { turn, call } if self.is_current(turn) => {
-                self.cancel_call(turn, call);
+                self.cancel_call(turn, call, node);
             }
             FromWorker::Idle { turn, outcome, error } if self.is_current(turn) => {
-                self.end_turn(turn, outcome, error);
+                self.end_turn(turn, outcome, error, node);
             }
             FromWorker::SessionEnd { .. } => {}
-            FromWorker::ForkWait => self.worker_waits_for_ends(),
+            FromWorker::ForkWait => return Ok(Some(Said::ForkWait)),
             FromWorker::Forked { ok, reason, limit } => {
-                self.worker_forked(ok, reason, limit, &body);
+                return Ok(Some(Said::Forked { ok, reason, limit, body }));
             }
             FromWorker::WorkerReady { .. } => return Err("worker_ready came twice".into()),
             FromWorker::StdinWait { .. }
@@ -230,23 +247,17 @@ impl Keeper {
             | FromWorker::ToolCancel { .. }
             | FromWorker::Unknown => self.running.dropped += 1,
         }
-        Ok(())
+        Ok(None)
     }
 
-    fn take_first(&mut self, message: FromWorker) -> Result<(), String> {
-        match message {
-            FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities } => {
-                self.worker_is_ready(SaidReady::new(&worker, capabilities));
-                Ok(())
-            }
-            FromWorker::WorkerReady { protocol, .. } => {
-                Err(format!("the worker speaks protocol {protocol}, not {PROTOCOL}"))
-            }
-            _ => Err("the first message was not worker_ready".into()),
-        }
-    }
-
-    fn take_output(&mut self, turn: TurnNo, stream: Stream, background: bool, body: Bytes) {
+    fn take_output(
+        &mut self,
+        turn: TurnNo,
+        stream: Stream,
+        background: bool,
+        body: Bytes,
+        node: &mut NodeSide,
+    ) {
         let current = self.is_current(turn);
         let left_over = background && turn <= self.last_turn;
         if !current && !left_over {
@@ -261,7 +272,7 @@ impl Keeper {
         let mut rest = body;
         while !rest.is_empty() {
             let part = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
-            self.tell(Some(turn), EventKind::Output { stream, background }, part);
+            node.tell(Some(turn), EventKind::Output { stream, background }, part);
         }
     }
 
@@ -270,6 +281,7 @@ impl Keeper {
         turn: TurnNo,
         kind: EventKind,
         mut body: Bytes,
+        node: &mut NodeSide,
     ) -> Result<(), String> {
         let Some(flight) = self.running.turn.as_mut().filter(|flight| flight.turn == turn) else {
             self.running.dropped += 1;
@@ -287,25 +299,31 @@ impl Keeper {
         {
             let (mime, id, update) = (mime.clone(), id.clone(), *update);
             let part = body.split_to(CHUNK_BYTES_MAX);
-            self.tell(Some(turn), EventKind::Display { mime, id, update, more: true }, part);
+            node.tell(Some(turn), EventKind::Display { mime, id, update, more: true }, part);
         }
-        self.tell(Some(turn), kind, body);
+        node.tell(Some(turn), kind, body);
         Ok(())
     }
 
-    fn end_turn(&mut self, turn: TurnNo, outcome: WorkerOutcome, error: Option<WorkerError>) {
+    fn end_turn(
+        &mut self,
+        turn: TurnNo,
+        outcome: WorkerOutcome,
+        error: Option<WorkerError>,
+        node: &mut NodeSide,
+    ) {
         let Some(flight) = self.running.turn.take() else { return };
-        let Some(worker) = self.worker() else { return };
+        let Some(worker) = self.process.as_mut() else { return };
         let usage = worker.meter.since(&flight.mark, flight.output_bytes);
         let error =
             error.map(|error| TurnError { code: None, name: error.name, message: error.message });
         if self.running.dropped > 0 {
             let count = std::mem::take(&mut self.running.dropped);
             let reason = "unknown, or for another turn".to_owned();
-            self.tell(Some(turn), EventKind::MessagesDropped { count, reason }, Bytes::new());
+            node.tell(Some(turn), EventKind::MessagesDropped { count, reason }, Bytes::new());
         }
         let ended = EventKind::TurnEnded { outcome: outcome.into(), error, usage, receipt: None };
-        self.tell(Some(turn), ended, Bytes::new());
+        node.tell(Some(turn), ended, Bytes::new());
         self.watch.turn_changed();
     }
 
@@ -314,49 +332,64 @@ impl Keeper {
     }
 
     /// A raw pipe woke the loop: it has bytes, or its last writer is gone.
-    pub(crate) fn hear_pipes(&mut self) {
+    pub fn hear_pipes(&mut self, node: &mut NodeSide) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            if self.drain_pipe(stream) > 0 {
+            if self.drain_pipe(stream, node) > 0 {
                 continue;
             }
             // Either the pipe's last writer is gone, or a write has come just now: then all of it is taken,
             // so that no byte of the other stream comes between its parts.
-            let read = self.worker().and_then(|worker| worker.read_pipe(stream, PIPE_BYTES));
+            let read =
+                self.process.as_mut().and_then(|worker| worker.read_pipe(stream, PIPE_BYTES));
             if let Some(bytes) = read {
-                self.tell_raw(stream, bytes);
-                self.drain_pipe(stream);
+                self.tell_raw(stream, bytes, node);
+                self.drain_pipe(stream, node);
             }
         }
     }
 
     /// Passes on what lies in the raw pipes at this moment, and no more: a flood cannot hold the
     /// loop.
-    pub(crate) fn drain_pipes(&mut self) {
-        self.drain_pipe(Stream::Stdout);
-        self.drain_pipe(Stream::Stderr);
+    pub fn drain_pipes(&mut self, node: &mut NodeSide) {
+        self.drain_pipe(Stream::Stdout, node);
+        self.drain_pipe(Stream::Stderr, node);
     }
 
-    fn drain_pipe(&mut self, stream: Stream) -> usize {
-        let pending = self.worker().map_or(0, |worker| worker.pipe_pending(stream));
+    fn drain_pipe(&mut self, stream: Stream, node: &mut NodeSide) -> usize {
+        let pending = self.process.as_mut().map_or(0, |worker| worker.pipe_pending(stream));
         let mut left = pending;
         while left > 0 {
-            let Some(bytes) = self.worker().and_then(|worker| worker.read_pipe(stream, left))
+            let Some(bytes) =
+                self.process.as_mut().and_then(|worker| worker.read_pipe(stream, left))
             else {
                 break;
             };
             left -= bytes.len().min(left);
-            self.tell_raw(stream, bytes);
+            self.tell_raw(stream, bytes, node);
         }
         pending
     }
 
-    fn tell_raw(&mut self, stream: Stream, bytes: Bytes) {
+    fn tell_raw(&mut self, stream: Stream, bytes: Bytes, node: &mut NodeSide) {
         let turn = self.running.turn();
         if let Some(flight) = &mut self.running.turn {
             flight.output_bytes += bytes.len() as u64;
         }
         let background = turn.is_none();
-        self.tell(turn, EventKind::Output { stream, background }, bytes);
+        node.tell(turn, EventKind::Output { stream, background }, bytes);
+    }
+}
+
+/// A worker's first message.
+fn first(message: FromWorker) -> Result<Said, String> {
+    match message {
+        FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities } => {
+            Ok(Said::Ready(SaidReady::new(&worker, capabilities)))
+        }
+        FromWorker::WorkerReady { protocol, .. } => {
+            Err(format!("the worker speaks protocol {protocol}, not {PROTOCOL}"))
+        }
+        _ => Err("the first message was not worker_ready".into()),
     }
 }
 

@@ -11,9 +11,7 @@ mod processes;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use rustix::time::ClockId;
-use windlass_protocol::Stream;
 use windlass_protocol::event::EventKind;
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{Limit, Limits};
@@ -22,8 +20,9 @@ use windlass_sandbox::pace::{Pace, Whom, set_pace};
 
 use self::disk::Disk;
 pub(crate) use self::processes::Processes;
-use crate::keeper::Keeper;
-use crate::stage::{Stage, Then};
+use crate::family::Family;
+use crate::stage::Stage;
+use crate::worker_side::WorkerSide;
 
 /// Time from a turn's start or end to the first look, and between looks, at most and at least.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -89,7 +88,7 @@ enum Left {
 
 /// What a look found.
 #[derive(Debug, PartialEq, Eq)]
-enum Finding {
+pub(crate) enum Finding {
     Good,
     /// The kernel ended a process that is not the worker.
     Ended {
@@ -327,50 +326,37 @@ impl Watch {
     }
 }
 
-impl Keeper {
-    /// Looks, if it is time, and ends everything when a limit was passed.
-    pub(crate) fn watch_limits(&mut self, now: Instant) {
+impl WorkerSide {
+    /// Looks at the session's limits, if it is time. The worker must be up.
+    pub fn look_at_limits(&mut self, now: Instant, stage: Stage, family: &Family) -> Finding {
         if !self.watch.schedule.is_due(now) {
-            return;
+            return Finding::Good;
         }
-        let (Stage::Up, Some(worker)) = (self.stage, &self.worker) else {
-            return self.watch.rest();
+        let (Stage::Up, Some(who)) = (stage, self.who()) else {
+            self.watch.rest();
+            return Finding::Good;
         };
-        let turn = self.running.turn();
-        let runs = if turn.is_some() { Turn::Runs } else { Turn::None };
-        let who = (worker.pid, worker.init);
+        let runs = if self.running.turn().is_some() { Turn::Runs } else { Turn::None };
         let began = processor_time();
-        let listed = self.listed();
-        match self.watch.look(now, runs, who, (&listed, began)) {
-            Finding::Good => {}
-            Finding::Ended { message } => {
-                let line = format!("windlass: {message}\n");
-                self.tell_limit(Limit::Memory, message);
-                let kind = EventKind::Output { stream: Stream::Stderr, background: turn.is_none() };
-                self.tell(turn, kind, Bytes::from(line));
-            }
-            Finding::Over { limit, message } => {
-                self.tell_limit(limit, message);
-                self.watch.reached = Some(limit);
-                self.clear(Then::StayDown);
-            }
+        let listed = family.listed();
+        let found = self.watch.look(now, runs, who, (&listed, began));
+        if let Finding::Over { limit, .. } = &found {
+            self.watch.reached = Some(*limit);
         }
+        found
     }
 
-    /// The limit that ended the worker, if one did; `how` it ended is what the reaper said.
-    pub(crate) fn limit_of_end(&mut self, how: &str) -> Option<Limit> {
+    /// The limit that ended the worker, if one did, and what is to be told of it; `how` it ended is what the
+    /// reaper said.
+    pub fn limit_of_end(&mut self, how: &str) -> (Option<Limit>, Option<EventKind>) {
         let told = self.watch.reached.is_some();
         let limit = self.watch.ended_by(how.contains("SIGKILL"));
-        if let Some(limit) = limit.filter(|_| !told) {
+        let untold = limit.filter(|_| !told).map(|limit| {
             let allowed = mebibytes(self.watch.limits.memory_bytes.unwrap_or_default());
-            self.tell_limit(limit, format!("it used up its memory limit of {allowed}"));
-        }
-        limit
-    }
-
-    fn tell_limit(&mut self, limit: Limit, message: String) {
-        let turn = self.running.turn();
-        self.tell(turn, EventKind::LimitReached { limit, message }, Bytes::new());
+            let message = format!("it used up its memory limit of {allowed}");
+            EventKind::LimitReached { limit, message }
+        });
+        (limit, untold)
     }
 }
 

@@ -15,7 +15,7 @@ use windlass_protocol::link::CanReach;
 use windlass_sandbox::twin::Part;
 
 use super::Refused;
-use crate::keeper::Keeper;
+use crate::family::Family;
 
 /// What `/proc` says of a filtered thread.
 const SECCOMP_FILTERED: u32 = 2;
@@ -55,48 +55,45 @@ enum NotApart {
     Original,
 }
 
-impl Keeper {
-    /// Looks at the session's threads before a fork.
-    pub(super) fn before_fork(&mut self) -> Result<Before, Refused> {
-        let threads = self.session_threads();
-        let worker = self.worker().map(|worker| worker.pid).unwrap_or_default();
-        Before::new(worker, threads).ok_or_else(|| Refused::new("its worker cannot be looked at"))
+/// Checks that the two are apart. Where they are not, the twin is killed; else these threads and
+/// processes of the original could reach it. `who` is the original's worker and its init.
+pub(super) fn check_apart(
+    family: &Family,
+    who: Option<(u32, Option<u32>)>,
+    before: Option<&Before>,
+    twin: &Part,
+) -> Result<Vec<CanReach>, Refused> {
+    // Nothing confines the session.
+    let Some(before) = before else { return Ok(Vec::new()) };
+    let of_twin: HashSet<u32> = twin.below_root().into_iter().chain([twin.root()]).collect();
+    let twin_threads = of_twin.iter().flat_map(|process| threads_of(*process)).collect();
+    let mut after = session_threads(family, who);
+    after.retain(|thread| !of_twin.contains(&thread.process));
+    let checked = before.compare(twin.root(), twin_threads, after);
+    if matches!(checked, Err(NotApart::Twin | NotApart::Original)) {
+        kill(twin, &of_twin);
     }
+    checked.map_err(|not_apart| Refused::new(not_apart.to_string()))
+}
 
-    /// Checks that the two are apart. Where they are not, the twin is killed; else these threads and
-    /// processes of the original could reach it.
-    pub(super) fn check_apart(
-        &mut self,
-        before: Option<&Before>,
-        twin: &Part,
-    ) -> Result<Vec<CanReach>, Refused> {
-        // Nothing confines the session.
-        let Some(before) = before else { return Ok(Vec::new()) };
-        let of_twin: HashSet<u32> = twin.below_root().into_iter().chain([twin.root()]).collect();
-        let twin_threads = of_twin.iter().flat_map(|process| threads_of(*process)).collect();
-        let mut after = self.session_threads();
-        after.retain(|thread| !of_twin.contains(&thread.process));
-        let checked = before.compare(twin.root(), twin_threads, after);
-        if matches!(checked, Err(NotApart::Twin | NotApart::Original)) {
-            kill(twin, &of_twin);
-        }
-        checked.map_err(|not_apart| Refused::new(not_apart.to_string()))
-    }
-
-    /// The threads of the worker, and of what the session's code has started.
-    fn session_threads(&mut self) -> Vec<Thread> {
-        let Some((worker, init)) = self.worker().map(|worker| (worker.pid, worker.init)) else {
-            return Vec::new();
-        };
-        let twins = self.family.spared();
-        let listed = self.listed();
-        let numbers = listed.session_threads(worker, init);
-        let read = numbers.filter_map(Thread::read);
-        read.filter(|thread| !twins.contains(&thread.process)).collect()
-    }
+/// The threads of the worker, and of what the session's code has started.
+fn session_threads(family: &Family, who: Option<(u32, Option<u32>)>) -> Vec<Thread> {
+    let Some((worker, init)) = who else { return Vec::new() };
+    let twins = family.spared();
+    let listed = family.listed();
+    let numbers = listed.session_threads(worker, init);
+    let read = numbers.filter_map(Thread::read);
+    read.filter(|thread| !twins.contains(&thread.process)).collect()
 }
 
 impl Before {
+    /// The session's threads at this moment.
+    pub fn look(family: &Family, who: Option<(u32, Option<u32>)>) -> Result<Self, Refused> {
+        let worker = who.map(|(worker, _)| worker).unwrap_or_default();
+        Self::new(worker, session_threads(family, who))
+            .ok_or_else(|| Refused::new("its worker cannot be looked at"))
+    }
+
     fn new(worker: u32, threads: Vec<Thread>) -> Option<Self> {
         let numbered = threads.into_iter().map(|thread| (thread.number, thread));
         let threads: BTreeMap<u32, Thread> = numbered.collect();
