@@ -151,7 +151,7 @@ fn ground(context: &Context) -> DiskGround<'_> {
         config: &context.config,
         journal: &context.journal,
         claims: context,
-        programs: context.workers.programs(),
+        programs: context.host.workers.programs(),
     }
 }
 

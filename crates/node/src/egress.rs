@@ -99,6 +99,6 @@ async fn take_in(
             return None;
         }
     };
-    let ledger = context.find(&session)?.egress?;
+    let ledger = context.sessions.find(&session)?.egress?;
     Some((client, Arc::new(Door { ledger, resolver, times: Times::USUAL })))
 }

@@ -11,6 +11,7 @@ mod cgroups;
 mod clock;
 mod config;
 mod context;
+mod directory;
 mod disk;
 mod egress;
 pub mod failure;

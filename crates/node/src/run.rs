@@ -81,20 +81,23 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
         .map_err(failed("lay out the workers"))?;
     let context = Arc::new(Context::new(config, tcp, journal, epoch, workers, trust));
     let reaped = context.clone();
-    tokio::spawn(context.keepers.clone().reap(move || retry_cgroups(&reaped)));
+    tokio::spawn(context.host.keepers.clone().reap(move || retry_cgroups(&reaped)));
     take_over_all(&context).await;
-    context.cgroups.sweep(|id| SessionId::parse(id).is_ok_and(|id| context.knows(&id)));
-    tokio::spawn(context.cgroups.clone().tend());
-    context.placeholders.take_over(|id| context.knows(id));
-    tokio::spawn(provision::tend(context.provision.clone()));
+    context
+        .host
+        .cgroups
+        .sweep(|id| SessionId::parse(id).is_ok_and(|id| context.sessions.knows(&id)));
+    tokio::spawn(context.host.cgroups.clone().tend());
+    context.host.placeholders.take_over(|id| context.sessions.knows(id));
+    tokio::spawn(provision::tend(context.host.provision.clone()));
     tokio::spawn(egress::serve(passing, descriptors, context.clone()));
     http::serve(listeners, descriptors, doors, &context);
     ready();
-    tracing::info!(%epoch, sessions = context.session_count(), "the node serves");
+    tracing::info!(%epoch, sessions = context.sessions.count(), "the node serves");
     let sessions = until_stopped(&context).await.map_err(failed("listen to signals"))?;
     tracing::info!(?sessions, "the node stops");
     claim.release();
-    context.provision.clone().shut_down().await;
+    context.host.provision.clone().shut_down().await;
     leave_sessions(&context, sessions).await;
     remove_cgroups(&context).await;
     // Those who do not take their end in are cut off.
@@ -163,14 +166,14 @@ async fn until_stopped(context: &Arc<Context>) -> io::Result<StopSessions> {
 async fn long_unused(context: &Context) {
     let Some(limit) = context.config.idle_exit else { return std::future::pending().await };
     loop {
-        let unused = Duration::from_millis(context.unused_ms());
-        if context.session_count() == 0 && context.tools.is_unused() {
+        let unused = Duration::from_millis(context.sessions.unused_ms());
+        if context.sessions.count() == 0 && context.tools.is_unused() {
             if unused >= limit {
                 return;
             }
             tokio::time::sleep(limit - unused).await;
         } else {
-            context.idle.notified().await;
+            context.sessions.idle.notified().await;
         }
     }
 }
@@ -185,9 +188,9 @@ fn keep_house(context: &Arc<Context>) {
 
 /// A process has ended, or a minute: cgroups that it was in may be empty now.
 fn retry_cgroups(context: &Arc<Context>) {
-    if context.cgroups.owes() {
+    if context.host.cgroups.owes() {
         let context = context.clone();
-        drop(tokio::task::spawn_blocking(move || context.cgroups.retry()));
+        drop(tokio::task::spawn_blocking(move || context.host.cgroups.retry()));
     }
 }
 
@@ -199,8 +202,8 @@ async fn remove_cgroups(context: &Arc<Context>) {
         loop {
             let context = context.clone();
             let tried = tokio::task::spawn_blocking(move || {
-                context.cgroups.retry();
-                context.cgroups.owes()
+                context.host.cgroups.retry();
+                context.host.cgroups.owes()
             });
             if !tried.await.unwrap_or(false) {
                 return io::Result::Ok(());
@@ -214,7 +217,7 @@ async fn remove_cgroups(context: &Arc<Context>) {
 
 async fn leave_sessions(context: &Arc<Context>, sessions: StopSessions) {
     let mut left = Vec::new();
-    for handle in context.handles() {
+    for handle in context.sessions.handles() {
         left.push(tokio::spawn(async move {
             match sessions {
                 StopSessions::End => {

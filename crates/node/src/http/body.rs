@@ -39,7 +39,7 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
-        let bytes = read(request.into_body(), &app.bounds.input).await?;
+        let bytes = read(request.into_body(), &app.serving.bounds.input).await?;
         let bytes = if bytes.is_empty() { Bytes::from_static(b"{}") } else { bytes };
         serde_json::from_slice(&bytes)
             .map(Self)

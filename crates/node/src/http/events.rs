@@ -52,7 +52,7 @@ pub(super) async fn events(
 ) -> Answer<Response> {
     let id = session_id(session)?;
     let reader = reader_of(&app, &id)?;
-    let live = app.find(&id);
+    let live = app.sessions.find(&id);
     let follower = Follower {
         reader,
         _client: live.as_ref().map(|handle| handle.clients.enter()),
@@ -101,7 +101,7 @@ impl Follower {
         } else {
             let (mut reader, after) = (self.reader.clone(), self.after);
             let read = move || reader.events(after, limit, BATCH_BYTES);
-            self.app.bounds.page_reads.run(read).await?
+            self.app.serving.bounds.page_reads.run(read).await?
         };
         let found = found.map_err(internal)?;
         if let Some((last, _)) = found.last() {
@@ -138,7 +138,7 @@ impl Follower {
 
     /// Reads on another thread, when it is this follower's turn.
     async fn read_apart(&mut self) -> Answer<Option<Piece>> {
-        let turn = self.app.bounds.follower_reads.enter().await?;
+        let turn = self.app.serving.bounds.follower_reads.enter().await?;
         if let Some(piece) = self.shared() {
             // Another follower was at the same event, and has read it meanwhile.
             return Ok(Some(piece));
@@ -156,12 +156,12 @@ impl Follower {
     }
 
     fn shared(&self) -> Option<Piece> {
-        self.app.pieces.find(self.seen.as_ref()?, self.after)
+        self.app.serving.pieces.find(self.seen.as_ref()?, self.after)
     }
 
     fn share(&self, after: Seq, piece: Option<&Piece>) {
         if let (Some(seen), Some(piece)) = (&self.seen, piece) {
-            self.app.pieces.keep(seen, after, piece);
+            self.app.serving.pieces.keep(seen, after, piece);
         }
     }
 
@@ -195,7 +195,7 @@ async fn some(mut follower: Follower, query: EventsQuery) -> Answer<Response> {
     let mut events = follower.page(limit).await?;
     if events.is_empty() && query.wait_ms > 0 {
         // Where too many wait already, the wait is over at once.
-        if let Ok(_place) = follower.app.bounds.long_connections.claim(1) {
+        if let Ok(_place) = follower.app.serving.bounds.long_connections.claim(1) {
             let wait = Duration::from_millis(query.wait_ms.min(WAIT_MS_MAX));
             // Whether more came or the wait passed, the journal says what there is.
             let _ = tokio::time::timeout(wait, follower.more()).await;
@@ -205,12 +205,12 @@ async fn some(mut follower: Follower, query: EventsQuery) -> Answer<Response> {
     let ended = follower.ended || (events.is_empty() && follower.seen.is_none());
     let events = Events { events, after: follower.after, ended };
     let json = serde_json::to_vec(&events).map_err(internal)?;
-    let json = follower.app.bounds.answers.counted(json.into())?;
+    let json = follower.app.serving.bounds.answers.counted(json.into())?;
     Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
 }
 
 fn follow(follower: Follower) -> Answer<Response> {
-    let place = follower.app.bounds.long_connections.claim(1)?;
+    let place = follower.app.serving.bounds.long_connections.claim(1)?;
     let pieces = stream::unfold(Some((follower, place)), |following| async {
         let (mut follower, place) = following?;
         loop {

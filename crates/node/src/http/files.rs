@@ -137,7 +137,7 @@ pub(super) async fn write_back(
 /// Where a session's files are, whether it lives or has ended.
 async fn any_place(app: &App, session: String) -> Answer<Place> {
     let id = session_id(session)?;
-    let info = match app.find(&id) {
+    let info = match app.sessions.find(&id) {
         Some(handle) => {
             handle.clients.noticed();
             handle.info()

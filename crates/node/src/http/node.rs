@@ -45,8 +45,8 @@ pub(super) async fn environments(
 ) -> Json<EnvironmentList> {
     let wait = Duration::from_millis(query.wait_ms.min(WAIT_MS_MAX));
     // Whoever has waited long enough sees them as they are.
-    let _ = tokio::time::timeout(wait, app.provision.settled()).await;
-    Json(app.provision.environments())
+    let _ = tokio::time::timeout(wait, app.host.provision.settled()).await;
+    Json(app.host.provision.environments())
 }
 
 /// Figures in Prometheus' text format.

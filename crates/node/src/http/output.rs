@@ -47,8 +47,8 @@ pub(super) async fn range(
         Some(tail) => reader.tail(tail, range),
         None => reader.output(range),
     };
-    let slice = app.bounds.page_reads.run(read).await?.map_err(internal)?;
-    let bytes = app.bounds.answers.counted(slice.bytes)?;
+    let slice = app.serving.bounds.page_reads.run(read).await?.map_err(internal)?;
+    let bytes = app.serving.bounds.answers.counted(slice.bytes)?;
     let headers = [
         (FROM, slice.from.saturating_sub(start).to_string()),
         (NEXT, slice.next.saturating_sub(start).to_string()),
@@ -69,7 +69,7 @@ async fn extent(
     let end = reader.output_end();
     let Some(turn) = turn else { return Ok(OutputRange { to: end, ..OutputRange::ALL }) };
     let turn = turn_id(turn.to_owned())?;
-    if let Some(handle) = app.find(id) {
+    if let Some(handle) = app.sessions.find(id) {
         let which = Which::Id(turn.clone());
         let look = |reply| Request::Look { turn: which, until: Until::Now, reply };
         if let Ok(snapshot) = handle.ask(look).await {
@@ -97,7 +97,7 @@ pub(super) async fn search(
     let range = extent(&app, &id, &reader, query.turn.as_deref()).await?;
     let limit = query.limit.unwrap_or(MATCHES_DEFAULT).clamp(1, MATCHES_MAX);
     let needle = query.query.into_bytes();
-    let searching = app.bounds.searches.run(move || reader.search(&needle, range, limit));
+    let searching = app.serving.bounds.searches.run(move || reader.search(&needle, range, limit));
     let found = searching.await?.map_err(internal)?;
     let matches = found
         .matches
@@ -118,10 +118,10 @@ pub(super) async fn display(
 ) -> Answer<Response> {
     let id = session_id(session)?;
     let reader = reader_of(&app, &id)?;
-    let reading = app.bounds.page_reads.run(move || reader.display(Seq(seq)));
+    let reading = app.serving.bounds.page_reads.run(move || reader.display(Seq(seq)));
     match reading.await?.map_err(internal)? {
         Some((mime, bytes)) => {
-            let bytes = app.bounds.answers.counted(bytes)?;
+            let bytes = app.serving.bounds.answers.counted(bytes)?;
             Ok(([(header::CONTENT_TYPE, mime)], bytes).into_response())
         }
         None => {

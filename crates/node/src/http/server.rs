@@ -57,7 +57,7 @@ pub(crate) enum Listener {
 /// is served beside `/v1`.
 pub(crate) fn serve(listeners: Vec<Listener>, descriptors: u64, doors: Router, context: &App) {
     let places = Places::within(descriptors);
-    context.bounds.long_connections.set(places.for_long());
+    context.serving.bounds.long_connections.set(places.for_long());
     let router = router(context.clone()).merge(doors);
     for listener in listeners {
         tokio::spawn(accept_all(listener, places.clone(), router.clone(), context.clone()));
@@ -79,9 +79,9 @@ async fn accept_all(listener: Listener, places: Arc<Places>, router: Router, con
                 // anybody waits. If somebody does, an idle connection leaves for it.
                 if listener.has_caller() {
                     tracing::warn!(%error, "cannot accept a connection");
-                    context.patience.within(ROOM_WAIT, places.make_room()).await;
+                    context.serving.patience.within(ROOM_WAIT, places.make_room()).await;
                 } else {
-                    context.patience.within(ROOM_WAIT, places.wait_for_room()).await;
+                    context.serving.patience.within(ROOM_WAIT, places.wait_for_room()).await;
                 }
             }
         }
@@ -233,7 +233,7 @@ async fn answer(
         return turn_away(failure);
     }
     context.metrics.request();
-    context.used();
+    context.sessions.used();
     let of_a_session = request.uri().path().starts_with(SESSIONS);
     let only_looks = request.method() == Method::GET;
     let refused = check_version(&request)
@@ -256,7 +256,7 @@ async fn answer(
         }
     };
     if let Some(unread) = unread {
-        unread.discard(&context.patience).await;
+        unread.discard(&context.serving.patience).await;
     }
     response.headers_mut().insert(API_HEADER, HeaderValue::from_static(API_TEXT));
     response

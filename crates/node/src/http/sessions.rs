@@ -41,7 +41,7 @@ pub(super) async fn create(
         return Err(bad_request(format!("deadline_ms is at most {DEADLINE_MS_MAX}")));
     }
     let id = wanted.id.take().unwrap_or_else(new_id);
-    let check = |turn| Wish::check(turn, &headers, &app.bounds);
+    let check = |turn| Wish::check(turn, &headers, &app.serving.bounds);
     let first = wanted.turn.take().map(check).transpose()?;
     let (first, pending) = match first {
         None => (None, None),
@@ -72,7 +72,7 @@ pub(super) async fn list(
     State(app): State<App>,
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<SessionList>> {
-    let mut sessions: Vec<Session> = app.handles().iter().map(Handle::info).collect();
+    let mut sessions: Vec<Session> = app.sessions.handles().iter().map(Handle::info).collect();
     if query.all {
         let live: std::collections::HashSet<SessionId> =
             sessions.iter().map(|session| session.id.clone()).collect();
@@ -81,9 +81,9 @@ pub(super) async fn list(
             .await
             .map_err(internal)?
             .map_err(internal)?;
-        let ended = kept
-            .iter()
-            .filter(|facts| !live.contains(&facts.created.id) && !app.knows(&facts.created.id));
+        let ended = kept.iter().filter(|facts| {
+            !live.contains(&facts.created.id) && !app.sessions.knows(&facts.created.id)
+        });
         // One whose record cannot be read is logged.
         sessions.extend(ended.filter_map(|facts| start::info(facts, SessionState::Ended).ok()));
     }
@@ -99,7 +99,7 @@ pub(super) async fn look(
     InPath(session): InPath<String>,
 ) -> Answer<Json<Session>> {
     let id = session_id(session)?;
-    if let Some(handle) = app.find(&id) {
+    if let Some(handle) = app.sessions.find(&id) {
         return Ok(Json(handle.info()));
     }
     ended(&app, &id).await.map(Json)
@@ -115,7 +115,7 @@ pub(super) async fn close(
     Asked(query): Asked<CloseQuery>,
 ) -> Answer<Json<Session>> {
     let id = session_id(session)?;
-    let Some(handle) = app.find(&id) else { return ended(&app, &id).await.map(Json) };
+    let Some(handle) = app.sessions.find(&id) else { return ended(&app, &id).await.map(Json) };
     let grace_ms = query.grace_ms.unwrap_or(CLOSE_GRACE_MS);
     match handle.ask(|reply| Request::Close { grace_ms, reply }).await {
         Ok(()) => {}
@@ -168,13 +168,13 @@ pub(super) async fn fork(
 /// The live session of that id.
 pub(super) fn live(app: &App, session: String) -> Answer<Handle> {
     let id = session_id(session)?;
-    app.find(&id).ok_or_else(|| not_live(app, &id))
+    app.sessions.find(&id).ok_or_else(|| not_live(app, &id))
 }
 
 /// Why there is no live session of that id.
 pub(super) fn not_live(app: &App, id: &SessionId) -> Refusal {
     let failure = match app.journal.session(id) {
-        Ok(Some(facts)) if !app.knows(id) => {
+        Ok(Some(facts)) if !app.sessions.knows(id) => {
             let why = facts.ended.and_then(|ended| ended.message);
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             Failure::new(ErrorCode::SessionEnded, format!("session {id} has ended{why}"))
@@ -188,7 +188,7 @@ pub(super) fn not_live(app: &App, id: &SessionId) -> Refusal {
 /// An ended session, as the journal knows it.
 pub(super) async fn ended(app: &App, id: &SessionId) -> Answer<Session> {
     match app.journal.session(id).map_err(internal)? {
-        Some(facts) if !app.knows(id) => Ok(start::info(&facts, SessionState::Ended)?),
+        Some(facts) if !app.sessions.knows(id) => Ok(start::info(&facts, SessionState::Ended)?),
         _ => Err(not_live(app, id)),
     }
 }

@@ -83,11 +83,11 @@ pub(super) async fn attach(
     }
     let scope = scope(&app, query)?;
     let session = match &scope {
-        Scope::Session(id) => app.find(id),
+        Scope::Session(id) => app.sessions.find(id),
         Scope::Owner(_) | Scope::Shared | Scope::Everyone => None,
     };
     let client = session.map(|handle| handle.clients.enter());
-    let connection = app.bounds.long_connections.claim(1)?;
+    let connection = app.serving.bounds.long_connections.claim(1)?;
     let host = app.tools.attach(scope)?;
     let welcome =
         ToHost::Welcome { api: API.to_string(), node: env!("CARGO_PKG_VERSION").to_owned() };
@@ -105,7 +105,7 @@ fn scope(app: &App, query: HostQuery) -> Answer<Scope> {
     match (query.session, query.owner, query.shared) {
         (Some(session), None, None) => {
             let id = session_id(session)?;
-            if app.find(&id).is_none() {
+            if app.sessions.find(&id).is_none() {
                 return Err(not_live(app, &id));
             }
             Ok(Scope::Session(id))
@@ -134,15 +134,15 @@ impl Drop for Attachment {
         self.app.tools.detach(self.host.id());
         let host = self.host.id();
         for session in self.host.take_callers() {
-            let Some(handle) = self.app.find(&session) else { continue };
+            let Some(handle) = self.app.sessions.find(&session) else { continue };
             // Each by itself: none of them waits for another.
             tokio::spawn(async move {
                 // A session that has ended meanwhile has no calls.
                 let _ = handle.send(Request::ToolHostGone { host }).await;
             });
         }
-        self.app.used();
-        self.app.idle.notify_one();
+        self.app.sessions.used();
+        self.app.sessions.idle.notify_one();
     }
 }
 
@@ -216,7 +216,7 @@ impl Attachment {
             Ok(FromHost::ToolResult { session, turn, call, ok, more }) => {
                 let host = self.host.id();
                 let part = ResultPart { host, turn, call, ok, more, body: frame.body };
-                let sent = match self.app.find(&session) {
+                let sent = match self.app.sessions.find(&session) {
                     Some(handle) => handle.send(Request::ToolResult(part)).await.is_ok(),
                     None => false,
                 };

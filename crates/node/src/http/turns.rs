@@ -113,7 +113,7 @@ impl Pending {
                 format!("session {} has not taken the turn yet", handle.id),
             )),
         };
-        let snapshot = settled(&app.patience, handle, self.answer, self.wait, now).await?;
+        let snapshot = settled(&app.serving.patience, handle, self.answer, self.wait, now).await?;
         present(app, &handle.id, snapshot, self.budget, || Ok(handle.reader.clone())).await
     }
 }
@@ -159,7 +159,7 @@ pub(super) async fn submit(
     JsonBody(submit): JsonBody<SubmitTurn>,
 ) -> Answer<Json<Turn>> {
     let handle = live(&app, session)?;
-    let wish = Wish::check(submit, &headers, &app.bounds)?;
+    let wish = Wish::check(submit, &headers, &app.serving.bounds)?;
     wish.may_begin_in(&handle.id, &app.within)?;
     let (request, pending) = wish.into_request();
     handle.send(request).await?;
@@ -177,13 +177,13 @@ pub(super) async fn look(
 ) -> Answer<Json<Turn>> {
     let (session, turn) = (session_id(session)?, turn_id(turn)?);
     let budget = budget(query.output_bytes_max);
-    if let Some(handle) = app.find(&session) {
+    if let Some(handle) = app.sessions.find(&session) {
         let (reply, answer) = oneshot::channel();
-        let (wait, _place) = wait(query.wait_ms, &app.bounds);
+        let (wait, _place) = wait(query.wait_ms, &app.serving.bounds);
         let which = Which::Id(turn.clone());
         let asked = Request::Look { turn: which.clone(), until: until(wait), reply };
         handle.send(asked).await?;
-        match settled(&app.patience, &handle, answer, wait, || Ok(which)).await {
+        match settled(&app.serving.patience, &handle, answer, wait, || Ok(which)).await {
             Ok(snapshot) => {
                 let reader = || Ok(handle.reader.clone());
                 return present(&app, &session, snapshot, budget, reader).await.map(Json);
@@ -238,7 +238,7 @@ pub(super) async fn input(
     let handle = live(&app, session)?;
     let turn = turn_id(turn)?;
     let eof = input.eof;
-    let bytes = message(input_bytes(input)?, &app.bounds.input)?;
+    let bytes = message(input_bytes(input)?, &app.serving.bounds.input)?;
     let snapshot = handle.ask(|reply| Request::Input { turn, bytes, eof, reply }).await?;
     let reader = || Ok(handle.reader.clone());
     present(&app, &handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
@@ -268,7 +268,7 @@ pub(super) async fn recorded(app: &App, session: &SessionId, turn: &TurnId) -> A
 
 /// A reader of a session's journal, live or ended.
 pub(super) fn reader_of(app: &App, session: &SessionId) -> Answer<SessionReader> {
-    if let Some(handle) = app.find(session) {
+    if let Some(handle) = app.sessions.find(session) {
         handle.clients.noticed();
         return Ok(handle.reader);
     }
@@ -297,7 +297,7 @@ async fn present(
             let (reader, bytes) = (reader()?, turn.output.bytes);
             let range = turn.range();
             let reading = move || from_journal(&reader, range, bytes, budget);
-            app.bounds.page_reads.run(reading).await??
+            app.serving.bounds.page_reads.run(reading).await??
         }
     };
     let (outcome, error, usage, receipt) = match turn.end {

@@ -182,7 +182,8 @@ impl Actor {
             }
             Act::Restart => {
                 let zygote = self.keeper.zygote_of.as_deref();
-                let zygote = zygote.and_then(|of| self.context.provision.zygote_connection(of));
+                let zygote =
+                    zygote.and_then(|of| self.context.host.provision.zygote_connection(of));
                 self.keeper.link.pass(zygote);
                 self.keeper.command(Command::Restart, Bytes::new());
             }

@@ -188,7 +188,7 @@ pub(crate) async fn fork(
     original: Handle,
     wish: TwinWish,
 ) -> Result<MadeTwin, Failure> {
-    if !context.reserve(&wish.id).await {
+    if !context.sessions.reserve(&wish.id).await {
         return Err(start::exists(&wish.id));
     }
     let context = context.clone();
@@ -197,7 +197,7 @@ pub(crate) async fn fork(
         if forked.is_err() {
             let (context, id) = (context.clone(), wish.id.clone());
             let undo = move || {
-                context.cgroups.end_of(&id);
+                context.host.cgroups.end_of(&id);
                 context.forget(&id);
             };
             // It fails only with the runtime.
@@ -260,7 +260,7 @@ fn record_and_reach(
 ) -> Result<(SessionLog, KeeperLink), Failure> {
     let id = new.id.clone();
     let log = context.journal.create(new).map_err(|error| start::creation_failed(&id, &error))?;
-    let half = NodeHalf::new(context.epoch, LinkSeq(0));
+    let half = NodeHalf::new(context.identity.epoch, LinkSeq(0));
     match KeeperLink::open(socket, half, None) {
         Ok(link) => Ok((log, link)),
         Err(error) => {
@@ -322,7 +322,7 @@ fn prepare(
     let into = staged.workspace().map_err(|error| cannot_copy(&error))?;
     let in_place = in_place(isolation, spec.policy.as_ref(), created.workspace.as_ref());
     let left_out = copy::copy(created.workspace.as_ref(), &into, scope, in_place)?;
-    context.placeholders.leave_out(&created.id, created.workspace.as_ref(), &into);
+    context.host.placeholders.leave_out(&created.id, created.workspace.as_ref(), &into);
     let copy = family::workspace(&room);
     // A session whose record has no policy is of a release that had none, and so has no limits.
     let limits = spec.policy.as_ref().map(|policy| policy.limits).unwrap_or_default();

@@ -46,7 +46,7 @@ async fn see_off(actor: &mut Actor) {
         actor.end_keeper();
     }
     keepers::remove_socket(&actor.keeper.link.path);
-    let had_placeholders = actor.context.placeholders.are_needed_by(&actor.id);
+    let had_placeholders = actor.context.host.placeholders.are_needed_by(&actor.id);
     remove_belongings(actor).await;
     if !actor.journal.is_settled() {
         actor.life.answer_closers();
@@ -65,7 +65,7 @@ async fn see_off(actor: &mut Actor) {
     actor.life.answer_closers();
     if had_placeholders {
         let context = actor.context.clone();
-        drop(tokio::task::spawn_blocking(move || context.placeholders.stock_up()));
+        drop(tokio::task::spawn_blocking(move || context.host.placeholders.stock_up()));
     }
 }
 
@@ -92,7 +92,7 @@ async fn until_recorded(actor: &mut Actor) -> Option<oneshot::Sender<()>> {
 async fn remove_belongings(actor: &mut Actor) {
     let (dirs, tmp) = (std::mem::take(&mut actor.life.cgroups), family_tmp(actor));
     let room = actor.fork.first_room();
-    let has_placeholders = actor.context.placeholders.are_needed_by(&actor.id);
+    let has_placeholders = actor.context.host.placeholders.are_needed_by(&actor.id);
     if dirs.is_empty() && tmp.is_none() && room.is_none() && !has_placeholders {
         return;
     }
@@ -100,11 +100,11 @@ async fn remove_belongings(actor: &mut Actor) {
     let keeper_lost = actor.machine.end_reason() == Some(EndReason::KeeperLost);
     let remove = move || {
         if keeper_lost {
-            context.cgroups.remove_lost(&dirs);
+            context.host.cgroups.remove_lost(&dirs);
         } else {
-            context.cgroups.remove(&dirs);
+            context.host.cgroups.remove(&dirs);
         }
-        context.placeholders.release(&id);
+        context.host.placeholders.release(&id);
         if let Some(room) = room {
             session_dirs::remove_empty(&context.config, &room);
         }
@@ -119,8 +119,8 @@ async fn remove_belongings(actor: &mut Actor) {
 /// The temporary directory that goes with this session: the family's, when this is the last of it.
 fn family_tmp(actor: &mut Actor) -> Option<PathBuf> {
     let context: &Context = &actor.context;
-    let handle = context.find(&actor.id)?;
-    let others = context.handles();
+    let handle = context.sessions.find(&actor.id)?;
+    let others = context.sessions.handles();
     if others.iter().any(|other| other.family == handle.family && other.id != actor.id) {
         return None;
     }

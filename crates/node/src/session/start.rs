@@ -126,7 +126,7 @@ pub(crate) async fn create(
     wanted: CreateSession,
     first: Option<Request>,
 ) -> Result<Handle, Failure> {
-    if !context.reserve(&id).await {
+    if !context.sessions.reserve(&id).await {
         return Err(exists(&id));
     }
     // Whoever asks may be gone before it is made; what was begun is finished all the same.
@@ -150,8 +150,8 @@ async fn make_reserved(
             context.admit(handle.clone());
             context.metrics.session_created();
             tokio::spawn(actor.run());
-            if context.placeholders.are_needed_by(&id) && context.placeholders.are_few() {
-                drop(tokio::task::spawn_blocking(move || context.placeholders.stock_up()));
+            if context.host.placeholders.are_needed_by(&id) && context.host.placeholders.are_few() {
+                drop(tokio::task::spawn_blocking(move || context.host.placeholders.stock_up()));
             }
             Ok(handle)
         }
@@ -174,7 +174,7 @@ async fn make(
             .await
             .map_err(|error| internal(&error.to_string()))??
     };
-    let half = NodeHalf::new(context.epoch, prepared.log.facts().last_link);
+    let half = NodeHalf::new(context.identity.epoch, prepared.log.facts().last_link);
     let Prepared { log, keeper, launch, spec, made } = prepared;
     let link = match reach_keeper(keeper, half, launch).await {
         Ok(link) => link,
@@ -184,7 +184,7 @@ async fn make(
             // It fails only with the runtime.
             let _ = tokio::task::spawn_blocking(move || {
                 unrecord(&context, &unmade);
-                context.provision.release(&made);
+                context.host.provision.release(&made);
             })
             .await;
             return Err(Failure::of_keeper(&id, &error));
@@ -231,7 +231,7 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
     if context.journal.has_session(id) {
         return Err(exists(id));
     }
-    let lease = context.provision.acquire(&SessionSpec { id, wanted, policy: &policy })?;
+    let lease = context.host.provision.acquire(&SessionSpec { id, wanted, policy: &policy })?;
     let spec = spec_of(context, wanted, policy, &lease);
     match record(context, id, wanted, &lease, &spec) {
         Ok(log) => {
@@ -239,7 +239,7 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
             Ok(Prepared { log, keeper: lease.keeper, launch, spec, made: lease.made })
         }
         Err(failure) => {
-            context.provision.release(&lease.made);
+            context.host.provision.release(&lease.made);
             Err(failure)
         }
     }
@@ -316,7 +316,7 @@ pub(super) fn make_cgroups(
     id: &SessionId,
     limits: &Limits,
 ) -> Result<Vec<PathBuf>, Failure> {
-    context.cgroups.make(id, limits).map_err(|error| {
+    context.host.cgroups.make(id, limits).map_err(|error| {
         Failure::while_making(format_args!("the cgroups of session {id} cannot be made"), &error)
     })
 }

@@ -27,7 +27,7 @@ const BEGUN_WAIT: Duration = Duration::from_secs(2);
 pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<(), String> {
     let (log, recovered) =
         context.journal.open_session(id).map_err(|error| format!("journal: {error}"))?;
-    let half = || NodeHalf::new(context.epoch, log.facts().last_link);
+    let half = || NodeHalf::new(context.identity.epoch, log.facts().last_link);
     let socket = keepers::socket_path(&context.config, id);
     if is_untouched(log.facts()) && !has_begun(&socket, half()).await {
         drop(log);
@@ -42,12 +42,12 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
                 link.peer_pid().into_iter().for_each(keepers::end);
             }
             keepers::remove_socket(&socket);
-            context.cgroups.remove_of(id);
+            context.host.cgroups.remove_of(id);
             end_without_keeper(context, log, machine, id)?;
             return Err(failure.message);
         }
     };
-    context.cgroups.keep(&spec.cgroups);
+    context.host.cgroups.keep(&spec.cgroups);
     match KeeperLink::open(socket.clone(), half(), None) {
         Ok(link) => {
             let (mut actor, handle) = assemble(context, machine, log, link, spec);
@@ -60,7 +60,7 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
         Err(error) => {
             tracing::warn!(session = %id, %error, "the keeper is gone");
             keepers::remove_socket(&socket);
-            context.cgroups.remove_lost(&spec.cgroups);
+            context.host.cgroups.remove_lost(&spec.cgroups);
             end_without_keeper(context, log, machine, id)?;
         }
     }
@@ -97,7 +97,7 @@ async fn has_begun(socket: &Path, half: NodeHalf) -> bool {
 fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String> {
     tracing::info!(session = %id, "it had not begun when its node died: it is not made");
     keepers::remove_socket(socket);
-    context.cgroups.remove_of(id);
+    context.host.cgroups.remove_of(id);
     let config = &context.config;
     session_dirs::remove(config, &config.tmp_of(id));
     session_dirs::remove_empty(config, &config.room_of(id));

@@ -52,7 +52,7 @@ pub(super) async fn receive<I: Intake, T: Send + 'static>(
         Err(refusal) => {
             // Who waits to be told to go on has sent nothing yet, and will not.
             if incoming.begun || !awaits_word {
-                app.patience.within(DISCARD_WAIT, incoming.discard()).await;
+                app.serving.patience.within(DISCARD_WAIT, incoming.discard()).await;
             }
             Err(refusal)
         }
@@ -70,7 +70,8 @@ impl Incoming {
         app: &App,
         begin: impl FnOnce() -> Result<I, FileError> + Send + 'static,
     ) -> Answer<I> {
-        let turn = app.patience.within(TURN_WAIT, app.files.uploads.clone().acquire_owned());
+        let turn =
+            app.serving.patience.within(TURN_WAIT, app.files.uploads.clone().acquire_owned());
         let Some(turn) = turn.await else {
             let message = "other uploads take all of the node's places for them";
             return Err(Failure::new(ErrorCode::Overloaded, message).into());
@@ -100,7 +101,8 @@ impl Incoming {
         let mut piece = Vec::new();
         let mut bytes = 0;
         while bytes < PIECE_BYTES && piece.len() < PIECE_PARTS {
-            let Some(part) = app.patience.within(STALL_WAIT, self.body.frame()).await else {
+            let Some(part) = app.serving.patience.within(STALL_WAIT, self.body.frame()).await
+            else {
                 let seconds = STALL_WAIT.as_secs();
                 return Err(bad_request(format!("nothing of the body came for {seconds} s")));
             };

@@ -40,7 +40,7 @@ pub(crate) async fn watch(app: App, session: String, query: WatchQuery) -> Answe
     let handle = live(&app, session)?;
     let permit = app.files.watches.clone().try_acquire_owned();
     let permit = permit.map_err(|_| Failure::from(FileError::TooManyWatches))?;
-    let connection = app.bounds.long_connections.claim(1)?;
+    let connection = app.serving.bounds.long_connections.claim(1)?;
     let place = place(&app, handle.info());
     let files = app.clone();
     let (watch, first) = on_pool(move || {
@@ -97,7 +97,7 @@ impl Following {
                     _ = seen.wait_for(|_| false) => None,
                 }
             };
-            match self.app.patience.within(KEEP_ALIVE, waiting).await {
+            match self.app.serving.patience.within(KEEP_ALIVE, waiting).await {
                 Some(Some(())) => {}
                 Some(None) => return None,
                 None => return Some(Bytes::from_static(b": alive\n\n")),
