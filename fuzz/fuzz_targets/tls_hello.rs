@@ -4,7 +4,7 @@
 #![no_main]
 
 #[allow(dead_code, reason = "the node's own file, of which this uses a part")]
-#[path = "../../crates/node/src/egress/hello.rs"]
+#[path = "../../crates/egress/src/hello.rs"]
 mod hello;
 
 use hello::{Seen, look};

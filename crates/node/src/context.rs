@@ -16,7 +16,6 @@ use crate::cgroups::SessionCgroups;
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::disk::{DiskState, SessionClaims};
-use crate::files::Files;
 use crate::keepers::Keepers;
 use crate::log;
 use crate::metrics::Metrics;
@@ -24,10 +23,11 @@ use crate::pieces::RecentPieces;
 use crate::placeholders::Placeholders;
 use crate::provision::{Parts, Provision};
 use crate::session::Handle;
-use crate::tools::Hub;
-use crate::tools::within::OpenWithin;
 use crate::trust::Trust;
 use crate::workers::Workers;
+use windlass_files::Files;
+use windlass_tools::Hub;
+use windlass_tools::within::OpenWithin;
 
 /// The node's shared state.
 pub(crate) struct Context {

@@ -8,12 +8,19 @@ use std::io;
 use rustix::io::Errno;
 use windlass_protocol::api::ApiError;
 use windlass_protocol::{ErrorCode, SessionId};
+use windlass_tools::HostRefused;
 
 /// A failure on its way to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub code: ErrorCode,
     pub message: String,
+}
+
+impl From<HostRefused> for Failure {
+    fn from(refusal: HostRefused) -> Self {
+        Self::new(refusal.code, refusal.message)
+    }
 }
 
 impl Failure {

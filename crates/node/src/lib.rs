@@ -13,9 +13,7 @@ mod config;
 mod context;
 mod directory;
 mod disk;
-mod egress;
 pub mod failure;
-mod files;
 pub mod http;
 mod instance;
 mod keepers;
@@ -29,7 +27,6 @@ mod provision;
 mod run;
 mod session;
 mod session_dirs;
-mod tools;
 mod trust;
 mod workers;
 

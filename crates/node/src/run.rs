@@ -25,7 +25,7 @@ use crate::session::roots;
 use crate::session::take_over::take_over;
 use crate::trust::Trust;
 use crate::workers::Workers;
-use crate::{disk, egress, keepers, provision, session_dirs};
+use crate::{disk, keepers, provision, session_dirs};
 
 /// How long the cgroups of what has ended may take to be empty.
 const STOP_CGROUPS: Duration = Duration::from_secs(2);
@@ -90,7 +90,9 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     tokio::spawn(context.host.cgroups.clone().tend());
     context.host.placeholders.take_over(|id| context.sessions.knows(id));
     tokio::spawn(provision::tend(context.host.provision.clone()));
-    tokio::spawn(egress::serve(passing, descriptors, context.clone()));
+    let sessions = context.clone();
+    let find = Arc::new(move |id: &SessionId| sessions.sessions.find(id)?.egress);
+    tokio::spawn(windlass_egress::serve(passing, descriptors, find));
     http::serve(listeners, descriptors, doors, &context);
     ready();
     tracing::info!(%epoch, sessions = context.sessions.count(), "the node serves");

@@ -30,19 +30,35 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_journal::SessionReader;
 use windlass_protocol::host::Within;
 use windlass_protocol::link::{Fork, ForkDone};
 use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
-use crate::egress::Ledger;
 use crate::failure::Failure;
-use crate::tools::HostId;
 use turns::Snapshot;
+use windlass_egress::{Decision, Ledger, SessionOwner};
+use windlass_tools::HostId;
 
 /// Requests that may wait for a session's owner; a sender waits for room.
 const INBOX_MAX: usize = 256;
+
+/// The owner of a session, to what serves its connections.
+#[derive(Debug)]
+struct Inbox(mpsc::Sender<Request>);
+
+impl SessionOwner for Inbox {
+    fn report(&self, Decision { host, port, allowed, reason }: Decision) -> BoxFuture<'_, ()> {
+        let request = Request::Egress { host, port, allowed, reason };
+        Box::pin(async move { drop(self.0.send(request).await) })
+    }
+
+    fn gone(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.closed())
+    }
+}
 
 /// How late a timer may ring before it is taken that this node itself did not run: then what the worker or
 /// the keeper had to do gets its time again, because the node may have asked for it only now.

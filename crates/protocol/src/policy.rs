@@ -47,6 +47,9 @@ impl Preset {
     }
 }
 
+/// Where the egress proxy is reached inside a network namespace of the session's own.
+pub const PROXY_PORT: u16 = 3128;
+
 /// What a client asks for: a preset, and what differs from it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(deny_unknown_fields)]

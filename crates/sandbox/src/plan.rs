@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
 use windlass_protocol::limits::REASON_BYTES_MAX;
+pub use windlass_protocol::policy::PROXY_PORT;
 use windlass_protocol::policy::{Network, Policy, UnixSockets};
 use windlass_protocol::text::bounded;
 
@@ -22,9 +23,6 @@ pub use self::canaries::thorough;
 pub(crate) use self::rules::rights;
 use crate::machine::{Machine, Support};
 use crate::survey::{Depth, Place};
-
-/// Where the egress proxy is reached inside a network namespace of the session's own.
-pub const PROXY_PORT: u16 = 3128;
 
 /// How one session's processes will be confined. Goes from the node to the keeper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::Response;
+use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{
     ApiError, FILE_BYTES_MAX, FileDeleted, FileList, FileWritten, FilesQuery, Session, WatchQuery,
     WrittenBack,
@@ -22,7 +23,9 @@ use super::body::{Asked, InPath};
 use super::reply::{Answer, internal, session_id};
 use super::sessions::{ended, live};
 use crate::failure::Failure;
-use crate::files::{self, Condition, FileError, FilePath, Place, Put, Workspace, WriteBack};
+use windlass_files::{
+    self as files, Condition, FileError, FilePath, Place, Put, Workspace, WriteBack,
+};
 
 /// The files in a directory of the workspace, also of an ended session.
 #[utoipa::path(get, path = "/v1/sessions/{session}/files",
@@ -188,4 +191,19 @@ fn condition(headers: &HeaderMap, absence: Absence) -> Answer<Condition> {
 
 fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        if let FileError::Failed { path, cause } | FileError::NoWorkspace { path, cause } = &error
+            && let Some(failure) =
+                Self::of_machine(format_args!("the node cannot reach {path:?}"), cause)
+        {
+            return failure;
+        }
+        if error.code() == ErrorCode::Internal {
+            tracing::error!(%error, "a request about a file failed");
+        }
+        Self::new(error.code(), error.to_string())
+    }
 }

@@ -37,9 +37,9 @@ use crate::failure::Failure;
 use crate::session::Request;
 use crate::session::calls::ResultPart;
 use crate::session::idle::PresentClient;
-use crate::tools::host::{Ending, Sent};
-use crate::tools::hub::Prepared;
-use crate::tools::{Host, Scope};
+use windlass_tools::host::{Ending, Sent};
+use windlass_tools::hub::Prepared;
+use windlass_tools::{Host, Scope};
 
 /// The largest message: one frame, its first length word included.
 const MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX + 4;
@@ -88,7 +88,7 @@ pub(super) async fn attach(
     };
     let client = session.map(|handle| handle.clients.enter());
     let connection = app.serving.bounds.long_connections.claim(1)?;
-    let host = app.tools.attach(scope)?;
+    let host = app.tools.attach(scope).map_err(Failure::from)?;
     let welcome =
         ToHost::Welcome { api: API.to_string(), node: env!("CARGO_PKG_VERSION").to_owned() };
     host.send_first(&welcome);
@@ -251,7 +251,7 @@ impl Attachment {
             Ok(json) => prepare(&json),
             Err(failure) => Err(failure),
         };
-        let installed = prepared.and_then(|tools| self.app.tools.install(&self.host, tools));
+        let installed = prepared.and_then(|tools| Ok(self.app.tools.install(&self.host, tools)?));
         match installed {
             Ok(count) => self.host.send_first(&ToHost::ToolsAccepted { count }),
             Err(failure) => self.refuse(failure),
@@ -301,7 +301,7 @@ fn prepare(json: &[u8]) -> Result<Prepared, Failure> {
         let message = format!("the declaration is not what is asked for: {error}");
         Failure::new(ErrorCode::BadRequest, message)
     })?;
-    Prepared::new(declaration)
+    Ok(Prepared::new(declaration)?)
 }
 
 fn binary(sent: &Sent) -> Result<Message, EncodeError> {

@@ -9,7 +9,7 @@ use super::App;
 use super::body::{Asked, InPath};
 use super::reply::Answer;
 use super::sessions::live;
-use crate::tools::{Caller, own};
+use windlass_tools::{Caller, own};
 
 /// What a live session's code may call, whoever offers it.
 #[utoipa::path(get, path = "/v1/sessions/{session}/tools",

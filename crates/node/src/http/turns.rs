@@ -27,7 +27,7 @@ use crate::failure::Failure;
 use crate::session::turns::{Snapshot, Turn as Known};
 use crate::session::view::{Shown, end_bytes};
 use crate::session::{Handle, Request, Submit, Until, Which};
-use crate::tools::within::OpenWithin;
+use windlass_tools::within::OpenWithin;
 
 /// A turn to submit, checked.
 pub(super) struct Wish {

@@ -17,10 +17,10 @@ use windlass_sandbox::{
 use super::base::{PlannedFor, PoolBase};
 use super::session_dir::{self, SessionDir};
 use crate::config::Config;
-use crate::egress::proxy_environment;
 use crate::failure::Failure;
 use crate::placeholders::Placeholders;
 use crate::workers::Recipe;
+use windlass_egress::proxy_environment;
 
 /// The private `/tmp` of a session with a view of its own.
 const PRIVATE_TMP: &str = "/tmp";

@@ -20,7 +20,7 @@ use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
 use super::keeper_side::KeeperSide;
 use super::round::{Act, Round};
 use crate::context::Context;
-use crate::tools::{Caller, Host, HostId, own};
+use windlass_tools::{Caller, Host, HostId, own};
 
 /// Bytes of arguments of one of the node's own tools, which are words and names. More fails with
 /// `message_too_large`.

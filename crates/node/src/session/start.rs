@@ -28,13 +28,13 @@ use super::limits;
 use super::public_view::PublicView;
 use super::round::Round;
 use super::turn_queue::TurnQueue;
-use super::{Handle, INBOX_MAX, Request};
+use super::{Handle, INBOX_MAX, Inbox, Request};
 use crate::clock::now_ms;
 use crate::context::Context;
-use crate::egress::Ledger;
 use crate::failure::Failure;
 use crate::provision::{KeeperDoor, Lease, Made, SessionSpec, WorkerParts, WorkerStart};
-use crate::tools::Caller;
+use windlass_egress::Ledger;
+use windlass_tools::Caller;
 
 /// How long a keeper may take to read what it keeps, where that does not fit into its socket.
 const LAUNCH_WAIT: Duration = Duration::from_secs(5);
@@ -341,7 +341,9 @@ pub(super) fn assemble(
     let (seen, seen_receiver) = watch::channel(log.facts().last_seq);
     let info = Arc::new(Mutex::new(info_with(log.facts(), machine.state(), &spec)));
     let clients = ClientPresence::default();
-    let egress = spec.hosts().map(|rules| Arc::new(Ledger::new(rules, sender.clone())));
+    let egress = spec
+        .hosts()
+        .map(|rules| Arc::new(Ledger::new(rules, Box::new(Inbox(sender.clone())), now_ms)));
     let handle = Handle {
         id: id.clone(),
         inbox: sender,

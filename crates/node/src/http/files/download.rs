@@ -15,7 +15,7 @@ use windlass_protocol::ErrorCode;
 
 use super::super::reply::Refusal;
 use crate::failure::Failure;
-use crate::files::OpenFile;
+use windlass_files::OpenFile;
 
 /// Bytes read at once.
 const PIECE_BYTES: u64 = 128 * 1024;

@@ -14,7 +14,7 @@ use super::super::App;
 use super::super::reply::{Answer, bad_request, internal};
 use super::on_pool;
 use crate::failure::Failure;
-use crate::files::{FileError, Intake};
+use windlass_files::{FileError, Intake};
 
 /// Bytes written at once.
 const PIECE_BYTES: usize = 256 * 1024;

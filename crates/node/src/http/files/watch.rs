@@ -21,8 +21,8 @@ use super::super::sessions::live;
 use super::{on_pool, place};
 use crate::bounds::BudgetShare;
 use crate::failure::Failure;
-use crate::files::{FileError, FilePath, Heard, Watch, Workspace};
 use crate::session::idle::PresentClient;
+use windlass_files::{FileError, FilePath, Heard, Watch, Workspace};
 
 /// How often a quiet stream says that it is there. A client that is gone is found out by it.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -14,7 +14,7 @@ use windlass_sandbox::beneath::{
 
 use super::refused;
 use crate::failure::Failure;
-use crate::files::is_staged;
+use windlass_files::is_staged;
 
 /// The name of files that a copy does not have, in a fork's answer.
 const FILE: &str = "file";

@@ -1,0 +1,204 @@
+//! A proxy with rules of a test's choice, and a host that says what it is told to.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use windlass_protocol::policy::{HostRule, HostRules};
+
+use crate::Decision;
+use crate::ledger::Ledger;
+use crate::proxy::{self, Times};
+use crate::reach::{Door, Resolver};
+
+/// A test that waits this long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Times in which no test but those of slowness comes to a limit.
+const UNHURRIED: Times = Times { head: PATIENCE, hello: PATIENCE, idle: PATIENCE };
+
+/// A proxy for one session.
+pub struct World {
+    pub proxy: SocketAddr,
+    pub ledger: Arc<Ledger>,
+    pub door: Arc<Door>,
+    pub events: mpsc::Receiver<Decision>,
+}
+
+impl World {
+    /// A proxy whose rules name `host`'s address, as `{}`, or whatever else they like.
+    pub async fn new(rules: &[&str], host: &Host) -> Self {
+        Self::with(rules, host, UNHURRIED, &["127.0.0.1"]).await
+    }
+
+    pub async fn with(rules: &[&str], host: &Host, times: Times, answers: &[&str]) -> Self {
+        let port = host.address.port().to_string();
+        let rules = rules.iter().map(|rule| HostRule::parse(&rule.replace("{}", &port)).unwrap());
+        let (inbox, events) = mpsc::channel(1024);
+        let ledger = Arc::new(Ledger::new(HostRules(rules.collect()), Box::new(inbox), || 0));
+        let answers: Vec<IpAddr> = answers.iter().map(|answer| answer.parse().unwrap()).collect();
+        let resolver = Arc::new(Resolver::Script(Mutex::new(vec![answers])));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = listener.local_addr().unwrap();
+        let door = Arc::new(Door { ledger: ledger.clone(), resolver, times });
+        let serving = door.clone();
+        tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                tokio::spawn(proxy::serve(client, serving.clone()));
+            }
+        });
+        Self { proxy, ledger, door, events }
+    }
+
+    pub async fn connect(&self) -> Client {
+        Client(TcpStream::connect(self.proxy).await.unwrap())
+    }
+
+    /// A tunnel by CONNECT, open.
+    pub async fn tunnel(&self, place: &str) -> Client {
+        let mut client = self.connect().await;
+        client.say(format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n").as_bytes()).await;
+        let head = client.head().await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        client
+    }
+
+    /// The refusals that were counted: host and reason.
+    pub fn refusals(&self) -> Vec<(String, String)> {
+        let refused = self.ledger.log().decisions.into_iter().filter(|decision| !decision.allowed);
+        refused.map(|decision| (decision.host, decision.reason)).collect()
+    }
+}
+
+/// A client's end of a connection.
+pub struct Client(pub TcpStream);
+
+impl Client {
+    pub async fn say(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).await.unwrap();
+    }
+
+    pub async fn hear(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        within(self.0.read_exact(&mut bytes)).await.unwrap();
+        bytes
+    }
+
+    /// An answer's status line and headers.
+    pub async fn head(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.extend(self.hear(1).await);
+        }
+        String::from_utf8(head).unwrap()
+    }
+
+    /// An answer with a body of a stated length.
+    pub async fn answer(&mut self) -> String {
+        let head = self.head().await;
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().unwrap())
+        });
+        let body = self.hear(length.unwrap_or(0)).await;
+        head + &String::from_utf8(body).unwrap()
+    }
+
+    /// So many bytes, or fewer when the proxy closes the connection before.
+    pub async fn rest_or(&mut self, count: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // A connection that is reset is closed too.
+        let _ = within((&mut self.0).take(count).read_to_end(&mut bytes)).await;
+        bytes
+    }
+
+    /// What comes until the proxy closes the connection, however it does.
+    pub async fn rest(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // A connection that is reset is closed too.
+        let _ = within(self.0.read_to_end(&mut bytes)).await;
+        bytes
+    }
+}
+
+/// A host: what it heard on each connection, and what it does with it.
+pub struct Host {
+    pub address: SocketAddr,
+    pub heard: Arc<Mutex<Vec<u8>>>,
+    pub connections: Arc<Mutex<usize>>,
+}
+
+/// What a host does with a connection.
+#[derive(Debug, Clone, Copy)]
+pub enum Manner {
+    /// Sends back what it hears.
+    Echo,
+    /// Says something first, then echoes.
+    SpeakFirst(&'static str),
+    /// Answers each HTTP head with this.
+    Answer(&'static str),
+}
+
+impl Host {
+    pub async fn new(manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let connections = Arc::new(Mutex::new(0));
+        let host = Self { address, heard: heard.clone(), connections: connections.clone() };
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                *connections.lock().unwrap() += 1;
+                tokio::spawn(behave(stream, manner, heard.clone()));
+            }
+        });
+        host
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    pub fn heard(&self) -> String {
+        String::from_utf8_lossy(&self.heard.lock().unwrap()).into_owned()
+    }
+
+    pub fn connections(&self) -> usize {
+        *self.connections.lock().unwrap()
+    }
+}
+
+async fn behave(mut stream: TcpStream, manner: Manner, heard: Arc<Mutex<Vec<u8>>>) {
+    if let Manner::SpeakFirst(words) = manner {
+        stream.write_all(words.as_bytes()).await.unwrap();
+    }
+    let mut head = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+        heard.lock().unwrap().extend_from_slice(&buffer[..read]);
+        let answer = match manner {
+            Manner::Echo | Manner::SpeakFirst(_) => &buffer[..read],
+            Manner::Answer(answer) => {
+                head.extend_from_slice(&buffer[..read]);
+                if !head.ends_with(b"\r\n\r\n") {
+                    continue;
+                }
+                head.clear();
+                answer.as_bytes()
+            }
+        };
+        if stream.write_all(answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What comes of it, in time.
+pub async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future).await.expect("it comes in time")
+}
