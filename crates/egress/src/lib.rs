@@ -6,6 +6,8 @@
 //! - [`proxy`] serves a connection: [`socks`] or [`web`], then a [`tunnel`] whose first bytes
 //!   [`hello`] looks at.
 
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod environment;
 mod hello;
 mod ledger;

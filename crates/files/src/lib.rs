@@ -6,6 +6,8 @@
 //! kernel beneath a descriptor of the workspace ([`workspace`]), and what the policy hides is not
 //! opened. What is written is staged beside its place and renamed onto it ([`staging`], [`commit`]).
 
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod commit;
 mod condition;
 mod error;

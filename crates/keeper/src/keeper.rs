@@ -81,6 +81,7 @@ impl Keeper {
             }
             if self.node.flush().is_err() {
                 self.hear_last_of_node();
+                self.end_if_broken();
             }
         }
         self.held.let_go();
@@ -183,8 +184,8 @@ impl Keeper {
 
     /// Ends the session if an event could not be told, or the worker not be sent a message.
     pub(crate) fn end_if_broken(&mut self) {
-        let failure = self.node.take_failure().or_else(|| self.worker.take_broken());
-        if let Some(why) = failure {
+        let (failure, broken) = (self.node.take_failure(), self.worker.take_broken());
+        if let Some(why) = failure.or(broken) {
             self.break_off(&why);
         }
     }

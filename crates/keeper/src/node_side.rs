@@ -53,6 +53,10 @@ impl NodeSide {
     /// Numbers an event; it goes out at the end of this round. An event that the link cannot carry
     /// ends the session ([`Self::take_failure`]).
     pub fn tell(&mut self, turn: Option<TurnNo>, kind: EventKind, body: Bytes) {
+        if self.failure.is_some() {
+            // The session ends; what comes after the event that is missing would tell a wrong story.
+            return;
+        }
         if let Err(error) = self.link.push(turn, kind, body) {
             self.failure = Some(format!("an event is too long for the node: {error}"));
         }

@@ -149,7 +149,10 @@ impl Keeper {
         filled
     }
 
+    /// Takes the whole frames that have come. Bytes already in the raw pipes were written before them, so
+    /// they go first: once, however many frames there are, so that a flood cannot hold the loop.
     fn take_frames(&mut self) {
+        self.worker.drain_pipes(&mut self.node);
         while let Some(said) = self.worker.take_frames(self.stage, &mut self.node) {
             match said {
                 Said::Ready(ready) => self.worker_is_ready(ready),
@@ -160,6 +163,7 @@ impl Keeper {
                 Said::Nonsense(message) => return self.break_off(&message),
             }
         }
+        self.end_if_broken();
     }
 
     /// Looks at the session's limits, if it is time, and ends everything when one was passed.

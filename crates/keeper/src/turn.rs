@@ -176,10 +176,8 @@ impl WorkerSide {
         true
     }
 
-    /// Takes the whole frames that have come, up to one that is not about the turn. Bytes already in the
-    /// raw pipes were written before them, so they go first.
+    /// Takes the whole frames that have come, up to one that is not about the turn.
     pub fn take_frames(&mut self, stage: Stage, node: &mut NodeSide) -> Option<Said> {
-        self.drain_pipes(node);
         loop {
             let parsed = match self.process.as_mut()?.next_frame() {
                 Ok(None) => return None,

@@ -329,8 +329,7 @@ impl Session {
         }
         // They were asked before the reset: what is asked after it must find a fresh worker.
         self.fail_waiting(STATE_LOST, todo);
-        if let Fork::Arriving { reset, .. } | Fork::Held { reset } = &mut self.fork {
-            *reset = ResetWish::Asked;
+        if self.resets_later() {
             return;
         }
         match &mut self.phase {
@@ -444,7 +443,11 @@ impl Session {
     }
 
     fn worker_ended_idle(&mut self, fresh: Fresh, todo: &mut Vec<Effect>) {
-        if fresh.starts == 0 {
+        if let Fork::Held { reset: reset @ ResetWish::Asked } = &mut self.fork {
+            // The fresh worker that was asked for is this one; turns that wait were asked after it.
+            *reset = ResetWish::None;
+            self.restart(OldWorker::Gone, FIRST_OF_ROW, todo);
+        } else if fresh.starts == 0 {
             // Turns that wait behind a hold are told by their ends.
             let notice = if self.waiting.is_empty() { Notice::Owed } else { Notice::Given };
             self.fail_waiting(STATE_LOST, todo);

@@ -4,6 +4,8 @@
 //! The calls themselves are their sessions' own affair (`session`), the wire is the door's
 //! (`http::tools`).
 
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 pub mod host;
 pub mod hub;
 pub mod own;

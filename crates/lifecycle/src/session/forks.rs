@@ -2,7 +2,7 @@
 
 use windlass_protocol::ErrorCode;
 
-use super::{Effect, FIRST_OF_ROW, Fresh, OldWorker, Phase, Session};
+use super::{Effect, FIRST_OF_ROW, Fresh, Notice, OldWorker, Phase, Session};
 
 /// What a fork asks of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,10 +46,40 @@ impl Session {
                 todo.push(Effect::RefuseHold { code: ErrorCode::SessionEnded });
             }
             // A client that has a twin's id may ask for a fork of it at once.
-            (Fork::Arriving { hold: hold @ HoldWish::None, .. }, _) => *hold = HoldWish::Asked,
+            (Fork::Arriving { hold: hold @ HoldWish::None, .. }, _) if self.waiting.is_empty() => {
+                *hold = HoldWish::Asked;
+            }
             (Fork::None, Phase::Idle(_)) => self.hold(todo),
             _ => todo.push(Effect::RefuseHold { code: ErrorCode::SessionBusy }),
         }
+    }
+
+    /// A reset was asked for: whether it comes later, since the session is held or not up yet. What is owed
+    /// to be told is told by the reset.
+    pub(super) fn resets_later(&mut self) -> bool {
+        match (&mut self.fork, &mut self.phase) {
+            (Fork::None, _) => false,
+            // A fresh worker is on its way.
+            (Fork::Held { .. }, Phase::Restarting { fresh, .. }) => {
+                fresh.notice = Notice::Given;
+                true
+            }
+            (Fork::Arriving { reset, .. } | Fork::Held { reset }, phase) => {
+                *reset = ResetWish::Asked;
+                if let Phase::Idle(fresh) = phase {
+                    fresh.notice = Notice::Given;
+                }
+                true
+            }
+        }
+    }
+
+    /// Whether a reset that was asked for is still to come.
+    pub fn owes_reset(&self) -> bool {
+        matches!(
+            self.fork,
+            Fork::Arriving { reset: ResetWish::Asked, .. } | Fork::Held { reset: ResetWish::Asked }
+        )
     }
 
     fn hold(&mut self, todo: &mut Vec<Effect>) {

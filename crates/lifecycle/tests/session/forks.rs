@@ -94,6 +94,38 @@ fn a_worker_that_dies_in_a_held_session_is_replaced_and_turns_that_wait_are_told
 }
 
 #[test]
+fn a_reset_of_a_held_session_tells_what_was_owed_and_spares_turns_after_it() {
+    check(
+        "ready; ask 1; ok 1; hold; ended; reset; release; ready; ask 2",
+        expect![[r#"
+        ready          Idle(1)                     -
+        ask 1          Busy(1)                     accept 1, start 1
+        ok 1           Idle(0)                     finish 1 Ok
+        hold           Idle(0) held                hold
+        ended          Restarting(1, notice owed) held restart
+        reset          Restarting(1) held          -
+        release        Restarting(1)               -
+        ready          Idle(1)                     -
+        ask 2          Busy(2)                     accept 2, start 2
+    "#]],
+    );
+    check(
+        "ready; ask 1; ok 1; hold; reset; ask 2; ended; release; ready",
+        expect![[r#"
+        ready          Idle(1)                     -
+        ask 1          Busy(1)                     accept 1, start 1
+        ok 1           Idle(0)                     finish 1 Ok
+        hold           Idle(0) held                hold
+        reset          Idle(0) held                -
+        ask 2          Idle(0)+1 held              accept 2
+        ended          Restarting(1)+1 held        restart
+        release        Restarting(1)+1             -
+        ready          Busy(2)                     start 2
+    "#]],
+    );
+}
+
+#[test]
 fn a_worker_that_never_stays_up_ends_a_held_session_with_the_turns_that_wait() {
     check(
         "ready; hold; ask 1; ended; ready; ended; ready; ended",
@@ -174,6 +206,14 @@ fn a_twin_can_be_held_and_reset_before_its_worker_is_up() {
         hold           Starting arriving           -
         reset          Starting arriving           -
         ready          Restarting(1, leaving)      refuse-hold session_busy, restart
+    "#]],
+    );
+    check_twin(
+        "ask 1; hold; ready",
+        expect![[r#"
+        ask 1          Starting+1 arriving         accept 1
+        hold           Starting+1 arriving         refuse-hold session_busy
+        ready          Busy(1)                     start 1
     "#]],
     );
     check_twin(

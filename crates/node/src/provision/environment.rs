@@ -137,7 +137,7 @@ impl State {
 
     /// A pooled worker for a session with this plan.
     pub fn claim(&mut self, session: &PlannedFor<'_>) -> Option<PooledWorker> {
-        let key = self.key_of(session);
+        let key = self.key_of(session)?;
         loop {
             let worker = self.apply(Event::Claimed(key))?;
             if worker.is_alive() {
@@ -147,30 +147,36 @@ impl State {
         }
     }
 
-    /// The key of a session's plan. The pool forgets keys that could be the plan's, were the machine as it
-    /// was when their workers were made.
-    fn key_of(&mut self, session: &PlannedFor<'_>) -> PoolKey {
+    /// The key of a session's plan; none where no pooled worker could become the session's. The pool forgets
+    /// keys that could be the plan's, were the machine as it was when their workers were made.
+    fn key_of(&mut self, session: &PlannedFor<'_>) -> Option<PoolKey> {
         let fits = |base: &&Arc<PoolBase>| base.is_for(session.plan);
         let fitting: Vec<Arc<PoolBase>> = self.bases.iter().filter(fits).cloned().collect();
         for base in fitting {
             if base.is_current(session.around) {
-                return base.key;
+                return Some(base.key);
             }
             self.apply(Event::Stale(base.key));
         }
-        self.add_base(PoolBase::of(session))
+        // A plan may need what no base can have, where the workspace holds the node's own directories.
+        let base = Some(PoolBase::of(session)).filter(|base| base.is_for(session.plan))?;
+        Some(self.add_base(base))
     }
 
     fn add_base(&mut self, base: PoolBase) -> PoolKey {
         let key = base.key;
+        self.bases.retain(|known| known.key != key);
         self.bases.push(Arc::new(base));
         key
     }
 
     /// Sessions with this base are expected.
     pub fn expect(&mut self, base: PoolBase) {
-        let key = self.add_base(base);
-        self.apply(Event::Expected(key));
+        // The zygote may have gone, or a session have come, while the base was looked for.
+        if matches!(self.zygote, Stage::Ready(_)) && self.bases.is_empty() {
+            let key = self.add_base(base);
+            self.apply(Event::Expected(key));
+        }
     }
 
     /// A pooled worker was made, or could not be.
@@ -198,6 +204,9 @@ impl State {
 
     /// How long until [`Self::tick`] is due.
     pub fn until_tick(&self) -> Option<Duration> {
+        if !matches!(self.zygote, Stage::Ready(_)) {
+            return None;
+        }
         let now = self.born.elapsed();
         self.pool.next_tick(now).map(|at| at.saturating_sub(now))
     }
@@ -232,8 +241,10 @@ impl State {
                 Effect::End(number) => self.to_end.extend(self.workers.remove(&number)),
                 Effect::Forget(key) => self.bases.retain(|base| base.key != key),
                 Effect::Make(key, number) => {
-                    let base = self.bases.iter().find(|base| base.key == key).cloned();
-                    self.to_make.extend(base.map(|base| (number, base)));
+                    match self.bases.iter().find(|base| base.key == key).cloned() {
+                        Some(base) => self.to_make.push((number, base)),
+                        None => drop(self.apply(Event::MakeFailed(number))),
+                    }
                 }
             }
         }

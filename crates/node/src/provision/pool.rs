@@ -36,7 +36,7 @@ pub(super) const REFILL_PAUSE_MAX: Duration = Duration::from_millis(200);
 pub(super) const RUSH_CLAIMS: u32 = 8;
 pub(super) const RUSH_GAP: Duration = Duration::from_millis(12);
 
-/// After a worker could not be made, no other is made for so long.
+/// After a worker of a key could not be made, no other of that key is made for so long.
 pub(super) const RETRY: Duration = Duration::from_secs(10);
 
 /// A key that was not claimed for so long loses its workers, unless it is the last that has any.
@@ -101,7 +101,6 @@ pub(super) struct Pool {
     keys: Vec<Slot>,
     /// Claims since the pool was last full.
     row: Option<Row>,
-    failed_at: Option<Now>,
     /// Workers that are being made for keys that the pool has forgotten meanwhile.
     abandoned: Vec<WorkerNo>,
     next: u64,
@@ -133,18 +132,27 @@ struct Slot {
     ready: VecDeque<WorkerNo>,
     making: Vec<WorkerNo>,
     claimed_at: Now,
+    /// When a worker could not be made, until one could.
+    failed_at: Option<Now>,
 }
 
 impl Slot {
-    fn missing(&self, size: usize) -> usize {
-        if self.filled { size.saturating_sub(self.ready.len() + self.making.len()) } else { 0 }
+    /// Workers that are to be made now.
+    fn missing(&self, size: usize, now: Now) -> usize {
+        let is_paused = self.failed_at.is_some_and(|at| at + RETRY > now);
+        let has = self.ready.len() + self.making.len();
+        if self.filled && !is_paused { size.saturating_sub(has) } else { 0 }
+    }
+
+    fn is_full(&self, size: usize) -> bool {
+        !self.filled || self.ready.len() >= size
     }
 }
 
 impl Pool {
     pub fn new(size: usize) -> Self {
         let (keys, abandoned) = (Vec::new(), Vec::new());
-        Self { size, keys, row: None, failed_at: None, abandoned, next: 1 }
+        Self { size, keys, row: None, abandoned, next: 1 }
     }
 
     /// Decides what follows from an event.
@@ -156,26 +164,23 @@ impl Pool {
                 self.slot_of(key, now, &mut effects).filled |= filled < KEYS_MAX;
             }
             Event::Claimed(key) => self.claim(key, now, &mut effects),
-            Event::Made(worker) => {
-                self.failed_at = None;
-                match self.made(worker) {
-                    Some(slot) => slot.ready.push_back(worker),
-                    None => effects.push(Effect::End(worker)),
+            Event::Made(worker) => match self.made(worker) {
+                Some(slot) => {
+                    slot.failed_at = None;
+                    slot.ready.push_back(worker);
                 }
-            }
+                None => effects.push(Effect::End(worker)),
+            },
             Event::MakeFailed(worker) => {
-                if self.made(worker).is_some() {
-                    self.failed_at = Some(now);
+                if let Some(slot) = self.made(worker) {
+                    slot.failed_at = Some(now);
                 }
             }
             Event::Ended(worker) => {
                 self.keys.iter_mut().for_each(|slot| slot.ready.retain(|one| *one != worker));
             }
             Event::Stale(key) => self.forget(|slot| slot.key == key, &mut effects),
-            Event::ZygoteGone => {
-                self.forget(|_| true, &mut effects);
-                self.failed_at = None;
-            }
+            Event::ZygoteGone => self.forget(|_| true, &mut effects),
             Event::Tick => self.forget_idle(now, memory, &mut effects),
         }
         if memory == Memory::Enough {
@@ -189,7 +194,8 @@ impl Pool {
         if self.is_full() {
             return None;
         }
-        self.failed_at.map(|at| at + RETRY).or_else(|| self.paused_until(now))
+        let retries = self.keys.iter().filter_map(|slot| Some(slot.failed_at? + RETRY));
+        retries.chain(self.paused_until(now)).filter(|at| *at > now).min()
     }
 
     /// Workers that are ready, and how many there should be.
@@ -200,7 +206,8 @@ impl Pool {
 
     /// Whether no worker is to come before something happens.
     pub fn is_settled(&self) -> bool {
-        self.is_full() || self.failed_at.is_some()
+        let size = self.size;
+        self.keys.iter().all(|slot| slot.is_full(size) || slot.failed_at.is_some())
     }
 
     /// Keys that have workers.
@@ -209,7 +216,7 @@ impl Pool {
     }
 
     fn is_full(&self) -> bool {
-        self.keys.iter().all(|slot| !slot.filled || slot.ready.len() >= self.size)
+        self.keys.iter().all(|slot| slot.is_full(self.size))
     }
 
     fn claim(&mut self, key: PoolKey, now: Now, effects: &mut Vec<Effect>) {
@@ -250,7 +257,14 @@ impl Pool {
         }
         let place = self.keys.len();
         let ready = VecDeque::new();
-        self.keys.push(Slot { key, filled: false, ready, making: Vec::new(), claimed_at: now });
+        self.keys.push(Slot {
+            key,
+            filled: false,
+            ready,
+            making: Vec::new(),
+            claimed_at: now,
+            failed_at: None,
+        });
         &mut self.keys[place]
     }
 
@@ -293,8 +307,7 @@ impl Pool {
             self.row = None;
             return;
         }
-        let retries = self.failed_at.is_none_or(|at| at + RETRY <= now);
-        if !retries || self.paused_until(now).is_some() {
+        if self.paused_until(now).is_some() {
             return;
         }
         loop {
@@ -307,8 +320,8 @@ impl Pool {
             let next = self
                 .keys
                 .iter_mut()
-                .filter(|slot| slot.missing(size) > 0)
-                .max_by_key(|slot| (slot.missing(size), slot.claimed_at));
+                .filter(|slot| slot.missing(size, now) > 0)
+                .max_by_key(|slot| (slot.missing(size, now), slot.claimed_at));
             let Some(slot) = next else { return };
             let worker = WorkerNo(self.next);
             self.next += 1;

@@ -113,6 +113,7 @@ impl PooledWorker {
         let renamed = std::fs::rename(&self.socket, &socket)
             .and_then(|()| makers.cgroups.limit(&self.cgroups, limits));
         if let Err(error) = renamed {
+            keepers::remove_socket(&socket);
             self.end(makers);
             return Err(error);
         }

@@ -236,6 +236,9 @@ impl Actor {
         if self.journal.is_settled() {
             self.queue.turns.let_go_of_recorded();
         }
+        if !self.machine.owes_reset() {
+            self.fork.resets_done();
+        }
         self.publish();
         self.keeper.flush();
     }

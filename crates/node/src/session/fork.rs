@@ -35,6 +35,9 @@ use crate::session_dirs::{self, Staged};
 /// How long a keeper may take to fork, beyond what it gives its worker.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
 
+/// Resets that may wait while a session is held.
+const RESETS_MAX: usize = 64;
+
 /// A session that is held idle, as far as its twin must be like it.
 #[derive(Debug)]
 pub(crate) struct Original {
@@ -78,11 +81,13 @@ pub(super) struct ForkSide {
     wanting: Option<Reply<Original>>,
     /// Who waits for the keeper's answer, and for which session.
     asked: Option<(SessionId, Reply<ForkDone>)>,
+    /// Who waits for a reset: it is answered when the keeper is told.
+    resets: Vec<Reply<()>>,
 }
 
 impl ForkSide {
     pub fn new(room: Option<PathBuf>) -> Self {
-        Self { room, current: None, held: None, wanting: None, asked: None }
+        Self { room, current: None, held: None, wanting: None, asked: None, resets: Vec::new() }
     }
 
     /// Takes the keeper's current room. A fork command that the keeper has not seen yet may already
@@ -134,6 +139,21 @@ impl ForkSide {
         }
         answer(reply, original);
         is_wanted
+    }
+
+    /// Somebody wants a fresh worker.
+    pub fn answer_reset(&mut self, reply: Reply<()>) {
+        if self.resets.len() < RESETS_MAX {
+            self.resets.push(reply);
+        } else {
+            let message = "as many resets wait as may wait";
+            answer(reply, Err(Failure::new(ErrorCode::Overloaded, message)));
+        }
+    }
+
+    /// Every reset that was asked for is on its way.
+    pub fn resets_done(&mut self) {
+        self.resets.drain(..).for_each(|reply| answer(reply, Ok(())));
     }
 
     /// The session cannot be held.

@@ -35,8 +35,8 @@ impl Actor {
             Request::Input { turn, bytes, eof, reply } => self.input(&turn, bytes, eof, reply),
             Request::Reset { reply } => {
                 self.apply(Event::ResetAsked);
+                self.fork.answer_reset(reply);
                 self.commit();
-                answer(reply, Ok(()));
             }
             Request::Hold { until, reply } => self.hold(until, reply),
             Request::Fork { fork, reply } => self.ask_fork(fork, reply),

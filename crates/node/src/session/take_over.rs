@@ -101,6 +101,8 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     let config = &context.config;
     session_dirs::remove(config, &config.tmp_of(id));
     session_dirs::remove_empty(config, &config.room_of(id));
+    // An earlier release linked it to where its worker was confined in advance.
+    session_dirs::unlink(config, id);
     // Only an empty one goes.
     let workspace = config.workspace_of(id);
     let _ = session_dirs::state(config)

@@ -217,6 +217,35 @@ fn a_worker_that_fails_or_ends_is_replaced_and_after_a_failure_later() {
 }
 
 #[test]
+fn a_key_whose_workers_cannot_be_made_does_not_pause_another() {
+    check(
+        "0 expect A; 1 made 1; 2 made 2; 10 claim B; 40 tick; 41 failed 3; 42 failed 4; 50 claim A; 80 tick",
+        expect![[r#"
+            0 expect A         A*0+2                      make 1 for A, make 2 for A
+            1 made 1           A*1+1
+            2 made 2           A*2+0
+            10 claim B         A*2+0 B*0+0
+            40 tick            A*2+0 B*0+2                make 3 for B, make 4 for B
+            41 failed 3        A*2+0 B*0+1
+            42 failed 4        A*2+0 B*0+0
+            50 claim A         A*1+0 B*0+0                give 1
+            80 tick            A*1+1 B*0+0                make 5 for A
+        "#]],
+    );
+}
+
+#[test]
+fn nothing_is_due_while_a_worker_is_made_again() {
+    let (at, key) = (Duration::from_millis, PoolKey(1));
+    let mut pool = Pool::new(1);
+    pool.step(Event::Expected(key), at(0), Memory::Enough);
+    pool.step(Event::MakeFailed(WorkerNo(1)), at(0), Memory::Enough);
+    assert_eq!(pool.next_tick(at(1)), Some(RETRY));
+    assert_eq!(pool.step(Event::Tick, RETRY, Memory::Enough), [Effect::Make(key, WorkerNo(2))]);
+    assert_eq!(pool.next_tick(RETRY), None, "the answer of the one that is made tells more");
+}
+
+#[test]
 fn a_stale_key_and_a_zygote_that_is_gone_take_their_workers_with_them() {
     check(
         "0 expect A; 1 made 1; 2 stale A; 3 made 2; 4 claim A; 34 tick; 35 made 3; 36 gone; 37 failed 4; 38 expect A",
