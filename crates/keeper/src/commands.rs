@@ -100,7 +100,7 @@ impl Keeper {
         self.take_commands();
     }
 
-    /// The node cannot be written to: what it has said before it went counts all the same.
+    /// The node's connection cannot be written to. The keeper still reads and obeys what the node sent before.
     pub(crate) fn hear_last_of_node(&mut self) {
         for _ in 0..LAST_READS_MAX {
             let Some(node) = &mut self.node.connection else { return };
@@ -153,7 +153,7 @@ impl Keeper {
         match self.node.link.command(command, act, body) {
             Done::Already | Done::Partly => {}
             Done::Now(act, body) => self.perform(act, body),
-            // The node refuses such a message itself; one that comes all the same is not done.
+            // A node refuses such a command before it sends it. The keeper ignores one that comes anyway.
             Done::TooLarge(_) => {}
         }
     }

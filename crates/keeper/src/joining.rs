@@ -20,7 +20,7 @@ const STAT_FLAGS: usize = 6;
 /// Set by the kernel when a process begins to end.
 const PF_EXITING: u64 = 0x4;
 
-/// What has become of a worker's way into its cgroups.
+/// How far a worker's move into its cgroups is.
 #[derive(Debug)]
 pub(crate) enum Joining {
     /// Nothing new, or not all is done.

@@ -160,7 +160,7 @@ impl Keeper {
                 Effect::TellLate => {
                     self.node.note(b"windlass: the worker did not say worker_ready in time\n");
                 }
-                Effect::TellEnded { .. } => {
+                Effect::TellEnded => {
                     if let Some((turn, kind)) = ended.take() {
                         self.node.tell(turn, kind, Bytes::new());
                     }

@@ -79,9 +79,7 @@ pub(crate) enum Effect {
     /// The node is told that the worker has not become ready in time.
     TellLate,
     /// The node is told how the worker ended.
-    TellEnded {
-        why: Ended,
-    },
+    TellEnded,
     /// The worker is asked to finish until then.
     AskToFinish {
         until: Instant,
@@ -91,16 +89,6 @@ pub(crate) enum Effect {
     /// Orphans that came to the keeper since are killed, too.
     KillOrphans,
     Start,
-}
-
-/// Whether a worker ended of its own accord.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
-    Alone,
-    /// The keeper ended it, and starts the next.
-    Replaced,
-    /// The keeper ended it.
-    Cleared,
 }
 
 impl Stage {
@@ -162,15 +150,14 @@ impl Stage {
     }
 
     fn worker_ended(self) -> (Self, Vec<Effect>) {
-        let told = |why| vec![Effect::TellEnded { why }];
         match self {
             Self::Down | Self::Clearing { left: Left::Others, .. } => (self, vec![]),
-            Self::Starting { .. } | Self::Up => (Self::Down, told(Ended::Alone)),
+            Self::Starting { .. } | Self::Up => (Self::Down, vec![Effect::TellEnded]),
             Self::Finishing { .. } => Self::Down.clear(Then::Exit),
             Self::Clearing { left: Left::Worker, then } => {
                 let effects = match then {
-                    Then::StartAfresh => told(Ended::Replaced),
-                    Then::StayDown => told(Ended::Cleared),
+                    Then::StartAfresh | Then::StayDown => vec![Effect::TellEnded],
+                    // The session is over: the node does not wait for the worker's end.
                     Then::Exit => vec![],
                 };
                 (Self::Clearing { left: Left::Others, then }, effects)

@@ -101,7 +101,7 @@ pub(crate) enum Said {
         limit: bool,
         body: Bytes,
     },
-    /// What is no message, or none that may come now.
+    /// The frame holds no message, or a message that may not come now.
     Nonsense(String),
 }
 
@@ -176,7 +176,7 @@ impl WorkerSide {
         true
     }
 
-    /// Takes the whole frames that have come, up to one that is not about the turn.
+    /// Takes the frames that have arrived whole. Returns at the first frame that is not about the turn.
     pub fn take_frames(&mut self, stage: Stage, node: &mut NodeSide) -> Option<Said> {
         loop {
             let parsed = match self.process.as_mut()?.next_frame() {

@@ -32,17 +32,8 @@ enum Slot {
     /// Being made: the id is taken and nobody else learns it yet.
     Reserved,
     Live(Handle),
-    /// Over, and what it left on the disk is being removed: nobody makes one of that id meanwhile.
+    /// The session is over, and its files are being removed. No session of this id is made meanwhile.
     Clearing,
-}
-
-/// Where a session is.
-#[derive(Debug)]
-pub(crate) enum Resolved {
-    /// In this node.
-    Local(Handle),
-    /// Nowhere that this node knows of: over, or never made.
-    Unknown,
 }
 
 impl Default for Directory {
@@ -59,19 +50,11 @@ impl Default for Directory {
 }
 
 impl Directory {
-    /// Where a session is that a client asks for.
-    pub fn resolve(&self, id: &SessionId) -> Resolved {
-        match self.lock().get(id) {
-            Some(Slot::Live(handle)) => Resolved::Local(handle.clone()),
-            Some(Slot::Reserved | Slot::Clearing) | None => Resolved::Unknown,
-        }
-    }
-
     /// The session, if it lives in this node.
     pub fn find(&self, id: &SessionId) -> Option<Handle> {
-        match self.resolve(id) {
-            Resolved::Local(handle) => Some(handle),
-            Resolved::Unknown => None,
+        match self.lock().get(id) {
+            Some(Slot::Live(handle)) => Some(handle.clone()),
+            Some(Slot::Reserved | Slot::Clearing) | None => None,
         }
     }
 

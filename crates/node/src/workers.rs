@@ -1,5 +1,5 @@
-//! The kinds of worker a node can start, and how each is launched: its program's files, which the node
-//! carries inside itself, its command line and its environment.
+//! How workers of each kind are launched. The node carries the files of their programs inside itself, and
+//! knows their command lines and environments.
 
 mod environment;
 mod files;
@@ -23,7 +23,7 @@ use crate::trust::{Places, Trust};
 pub(crate) trait Launcher: Debug + Send + Sync {
     fn kind(&self) -> &'static WorkerKind;
 
-    /// How to start what `wanted` asks for, in `workspace`. May run a program to find out.
+    /// The command that starts a worker for this session. May run a program to find the interpreter.
     fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure>;
 
     /// The interpreter by the name that the user gave it. May run a program to find out.

@@ -101,7 +101,7 @@ async fn contract_27_a_worker_that_dies_while_there_is_no_node_is_replaced_once(
         processes::kill(worker);
         assert!(processes::wait_gone(worker, PATIENCE), "the worker lives");
         node.restart().await.unwrap();
-        // A turn that comes before the keeper's word of it would be lost with the worker, as `worker_died`.
+        // A turn that the node accepts before it hears of the worker's end is lost with it (`worker_died`).
         let heard = async { while client.session(&session).await.unwrap().restarts < restarts {} };
         within(PATIENCE, heard).await;
         let lost = run(&client, &session, "x").await;

@@ -75,7 +75,7 @@ fn shown(effect: Effect) -> String {
     match effect {
         Effect::TellReady => "tell ready".to_owned(),
         Effect::TellLate => "tell late".to_owned(),
-        Effect::TellEnded { why } => format!("tell ended {why:?}"),
+        Effect::TellEnded => "tell ended".to_owned(),
         Effect::AskToFinish { .. } => "ask to finish".to_owned(),
         Effect::Kill => "kill".to_owned(),
         Effect::KillOrphans => "kill orphans".to_owned(),
@@ -118,7 +118,7 @@ fn while_a_worker_starts() {
             clear-afresh  Clearing(Worker, StartAfresh) kill
             clear-stay    Clearing(Worker, StayDown)  kill
             clear-exit    Clearing(Worker, Exit)      kill
-            ended         Down                        tell ended Alone
+            ended         Down                        tell ended
             none-left     Starting
             others-left   Starting
             early         Starting
@@ -140,7 +140,7 @@ fn while_a_worker_is_up() {
             clear-afresh  Clearing(Worker, StartAfresh) kill
             clear-stay    Clearing(Worker, StayDown)  kill
             clear-exit    Clearing(Worker, Exit)      kill
-            ended         Down                        tell ended Alone
+            ended         Down                        tell ended
             none-left     Up
             others-left   Up
             early         Up
@@ -176,20 +176,20 @@ fn while_a_worker_is_killed_for_the_next() {
     check(
         |_| clearing(Left::Worker, Then::StartAfresh),
         expect![[r#"
-        started       Starting
-        not-started   Down
-        ready         Clearing(Worker, StartAfresh)
-        finish        Clearing(Worker, Exit)      kill
-        finish-now    Clearing(Worker, Exit)      kill
-        clear-afresh  Clearing(Worker, StartAfresh) kill
-        clear-stay    Clearing(Worker, StayDown)  kill
-        clear-exit    Clearing(Worker, Exit)      kill
-        ended         Clearing(Others, StartAfresh) tell ended Replaced
-        none-left     Clearing(Worker, StartAfresh)
-        others-left   Clearing(Worker, StartAfresh)
-        early         Clearing(Worker, StartAfresh)
-        late          Clearing(Worker, StartAfresh)
-    "#]],
+            started       Starting
+            not-started   Down
+            ready         Clearing(Worker, StartAfresh)
+            finish        Clearing(Worker, Exit)      kill
+            finish-now    Clearing(Worker, Exit)      kill
+            clear-afresh  Clearing(Worker, StartAfresh) kill
+            clear-stay    Clearing(Worker, StayDown)  kill
+            clear-exit    Clearing(Worker, Exit)      kill
+            ended         Clearing(Others, StartAfresh) tell ended
+            none-left     Clearing(Worker, StartAfresh)
+            others-left   Clearing(Worker, StartAfresh)
+            early         Clearing(Worker, StartAfresh)
+            late          Clearing(Worker, StartAfresh)
+        "#]],
     );
     check(
         |_| clearing(Left::Others, Then::StartAfresh),
@@ -216,20 +216,20 @@ fn while_a_worker_is_killed_for_good() {
     check(
         |_| clearing(Left::Worker, Then::StayDown),
         expect![[r#"
-        started       Starting
-        not-started   Down
-        ready         Clearing(Worker, StayDown)
-        finish        Clearing(Worker, Exit)      kill
-        finish-now    Clearing(Worker, Exit)      kill
-        clear-afresh  Clearing(Worker, StartAfresh) kill
-        clear-stay    Clearing(Worker, StayDown)  kill
-        clear-exit    Clearing(Worker, Exit)      kill
-        ended         Clearing(Others, StayDown)  tell ended Cleared
-        none-left     Clearing(Worker, StayDown)
-        others-left   Clearing(Worker, StayDown)
-        early         Clearing(Worker, StayDown)
-        late          Clearing(Worker, StayDown)
-    "#]],
+            started       Starting
+            not-started   Down
+            ready         Clearing(Worker, StayDown)
+            finish        Clearing(Worker, Exit)      kill
+            finish-now    Clearing(Worker, Exit)      kill
+            clear-afresh  Clearing(Worker, StartAfresh) kill
+            clear-stay    Clearing(Worker, StayDown)  kill
+            clear-exit    Clearing(Worker, Exit)      kill
+            ended         Clearing(Others, StayDown)  tell ended
+            none-left     Clearing(Worker, StayDown)
+            others-left   Clearing(Worker, StayDown)
+            early         Clearing(Worker, StayDown)
+            late          Clearing(Worker, StayDown)
+        "#]],
     );
     check(
         |_| clearing(Left::Others, Then::StayDown),

@@ -96,7 +96,7 @@ pub enum Effect {
         turn: TurnNo,
         code: ErrorCode,
     },
-    /// Nothing runs in the session, and nothing starts before [`Event::HoldReleased`].
+    /// The session is held: no turn runs, and no turn starts before [`Event::HoldReleased`].
     Hold,
     RefuseHold {
         code: ErrorCode,

@@ -32,7 +32,8 @@ pub(super) const REFILL_PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// A row of at least so many claims that are on average no further apart is a rush: the machine is busy
 /// with sessions, and a pooled worker costs more in all than a fork for its session. The pool is then
-/// refilled after the rush.
+/// refilled after the rush, or when the rush has lasted so long.
+pub(super) const RUSH_PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(super) const RUSH_CLAIMS: u32 = 8;
 pub(super) const RUSH_GAP: Duration = Duration::from_millis(12);
 
@@ -120,7 +121,8 @@ impl Row {
         let after_last = self.last + REFILL_PAUSE;
         let gaps = self.claims.saturating_sub(1).max(1);
         let is_rush = self.claims >= RUSH_CLAIMS && (self.last - self.first) / gaps <= RUSH_GAP;
-        if is_rush { after_last } else { after_last.min(self.first + REFILL_PAUSE_MAX) }
+        let longest = if is_rush { RUSH_PAUSE_MAX } else { REFILL_PAUSE_MAX };
+        after_last.min(self.first + longest)
     }
 }
 
