@@ -6,10 +6,10 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use windlass_client::patience::Patience;
 use windlass_journal::{IndexHome, Journal};
+use windlass_procs::cgroup::CgroupSupport;
 use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::storage::{IndexStorage, StateStorage};
 use windlass_protocol::{Epoch, SessionId};
-use windlass_sandbox::cgroup::CgroupSupport;
 
 use crate::bounds::Bounds;
 use crate::cgroups::SessionCgroups;

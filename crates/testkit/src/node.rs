@@ -12,7 +12,7 @@ use windlass_client::protocol::api::{CreateSession, Session, StopSessions};
 use windlass_client::protocol::environments::{EnvironmentList, EnvironmentsQuery};
 use windlass_client::protocol::policy::PolicyRequest;
 use windlass_client::{Client, Dirs, Launched, StartNode, launch_node};
-use windlass_sandbox::cgroup::{self, CgroupSupport};
+use windlass_procs::cgroup::{self, CgroupSupport};
 
 use crate::gate::gates_dir;
 use crate::processes;

@@ -20,7 +20,7 @@ from os import _exit
 from . import twin_state
 from .wire import frame, quoted, scan
 
-_LIBRARY = "libwindlass_sandbox.so"
+_LIBRARY = "libwindlass_confine.so"
 # What a ruleset is refused with by the library itself.
 _NOT_APART = "it cannot be kept apart from its twin: %s"
 

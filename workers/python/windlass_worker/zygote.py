@@ -25,7 +25,7 @@ from .import_guard import ImportGuard
 from .practice import practise
 
 _NODE = 3
-_LIBRARY = "libwindlass_sandbox.so"
+_LIBRARY = "libwindlass_confine.so"
 # What the first fork of a live session would have to import.
 _OF_TWINS = __package__ + ".twin"
 

@@ -11,7 +11,15 @@ use crate::workspace::{self, Dependency, Metadata, Source};
 const ALLOWED: &[(&str, &[&str])] = &[
     (
         "windlass",
-        &["windlass-node", "windlass-mcp", "windlass-client", "windlass-keeper", PROTOCOL],
+        &[
+            "windlass-node",
+            "windlass-mcp",
+            "windlass-client",
+            "windlass-keeper",
+            CONFINE,
+            PROCS,
+            PROTOCOL,
+        ],
     ),
     (
         "windlass-node",
@@ -21,25 +29,32 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "windlass-files",
             "windlass-lifecycle",
             "windlass-journal",
-            "windlass-sandbox",
+            BENEATH,
+            CONFINE,
+            PROCS,
             "windlass-tools",
             PROTOCOL,
         ],
     ),
     ("windlass-egress", &[PROTOCOL]),
-    ("windlass-files", &["windlass-sandbox", PROTOCOL]),
+    ("windlass-files", &[BENEATH, PROTOCOL]),
     ("windlass-tools", &[PROTOCOL]),
-    ("windlass-keeper", &["windlass-lifecycle", "windlass-sandbox", PROTOCOL]),
+    ("windlass-keeper", &["windlass-lifecycle", BENEATH, CONFINE, PROCS, PROTOCOL]),
     ("windlass-mcp", &["windlass-client", PROTOCOL]),
     ("windlass-client", &[PROTOCOL]),
     ("windlass-lifecycle", &[PROTOCOL]),
     ("windlass-journal", &[PROTOCOL]),
-    ("windlass-sandbox", &[PROTOCOL]),
+    (BENEATH, &[]),
+    (CONFINE, &[BENEATH, PROCS, PROTOCOL]),
+    (PROCS, &[PROTOCOL]),
     (PROTOCOL, &[]),
-    (TESTKIT, &["windlass-client", "windlass-sandbox", PROTOCOL]),
+    (TESTKIT, &["windlass-client", PROCS, PROTOCOL]),
     ("xtask", &["windlass-client", TESTKIT, PROTOCOL]),
 ];
 
+const BENEATH: &str = "windlass-beneath";
+const CONFINE: &str = "windlass-confine";
+const PROCS: &str = "windlass-procs";
 const PROTOCOL: &str = "windlass-protocol";
 const TESTKIT: &str = "windlass-testkit";
 
