@@ -16,6 +16,7 @@
 //! This crate never decides what happens, knows no process and no clock. All calls block; those
 //! that read much belong on a thread that may.
 
+mod event_log;
 mod facts;
 mod index;
 mod indexer;
@@ -32,6 +33,7 @@ mod segment;
 mod shared;
 mod startup;
 
+pub use event_log::{EventLog, EventReader};
 pub use facts::{DISPLAYS_MAX, Facts, NewSession, OpenTurn, TurnRecord};
 pub use index::IndexError;
 pub use journal::{
