@@ -8,7 +8,7 @@ use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::{
     DropReason, EventKind, Receipt, StartedBy, StopCause, TurnError, Usage,
 };
-use windlass_protocol::{Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
+use windlass_protocol::{Epoch, Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
 
 /// Displays listed for one turn. Later ones are in the events, and not in the list.
 pub const DISPLAYS_MAX: usize = 1000;
@@ -16,6 +16,9 @@ pub const DISPLAYS_MAX: usize = 1000;
 /// Bytes of the listed displays' mime types and ids together. It bounds the facts, and with them
 /// every segment's head, whatever a worker names its displays.
 pub const DISPLAY_NAMES_BYTES_MAX: usize = 256 * 1024;
+
+/// The epoch of the node that creates a session.
+pub const FIRST_EPOCH: Epoch = Epoch(1);
 
 /// What a session is created with; kept as it is for as long as the session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,6 +61,10 @@ pub struct Facts {
     /// How the last worker was started.
     #[serde(default)]
     pub started_by: Option<StartedBy>,
+    /// The epoch of the session's owner, which rises with each node that takes the session over. 0 for sessions
+    /// of earlier releases, whose keepers know the epoch of their node.
+    #[serde(default)]
+    pub epoch: Epoch,
     /// What the last worker can do; unknown for workers of earlier releases.
     #[serde(default)]
     pub capabilities: Option<Vec<String>>,
@@ -236,6 +243,7 @@ impl Facts {
             worker: None,
             worker_pid: None,
             started_by: None,
+            epoch: FIRST_EPOCH,
             capabilities: None,
             messages_dropped: 0,
             confinement: None,
@@ -263,6 +271,7 @@ impl Facts {
         let turn = event.turn;
         match &event.kind {
             EventKind::TurnAccepted { .. } => self.accept(event),
+            EventKind::TakenOver { epoch } => self.epoch = *epoch,
             EventKind::InterruptAsked { cause } => {
                 if let Some(turn) = self.open_turn_mut(turn) {
                     turn.interrupt.get_or_insert(*cause);

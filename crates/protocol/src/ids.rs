@@ -156,7 +156,8 @@ counter!(
     LinkSeq
 );
 counter!(
-    /// Which claim on a keeper is the newest: a node takes the next one each time it starts.
+    /// The fencing token of a session's owner: a keeper obeys no node of a lower epoch. A node that takes a session
+    /// over raises it.
     Epoch
 );
 
