@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace;
 
 pub fn read(list: &str) -> Result<String> {

@@ -3,6 +3,7 @@
 
 mod direction;
 mod exceptions;
+mod finding;
 mod lengths;
 mod openings;
 mod paths;
@@ -11,46 +12,12 @@ mod sleeps;
 mod unsafety;
 mod words;
 
-use std::fmt;
-
 use anyhow::Result;
 
 use crate::Verdict;
 use crate::workspace;
 
-/// One thing that is wrong, where, and what to do about it.
-#[derive(Debug, PartialEq, Eq)]
-struct Finding {
-    severity: Severity,
-    path: String,
-    line: usize,
-    what: String,
-    remedy: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Severity {
-    Warning,
-    Error,
-}
-
-impl Finding {
-    fn error(path: &str, line: usize, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        let (path, what, remedy) = (path.to_owned(), what.into(), remedy.into());
-        Self { severity: Severity::Error, path, line, what, remedy }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        };
-        write!(f, "{severity}: {}:{}: {}", self.path, self.line, self.what)?;
-        write!(f, "\n  remedy: {}", self.remedy)
-    }
-}
+use finding::Severity;
 
 pub fn run() -> Result<Verdict> {
     let sources = workspace::sources()?;

@@ -1,7 +1,7 @@
 //! Unsafe code: only in `crates/sandbox`. The lint `unsafe_code` forbids it, and this check holds
 //! the lint: every other crate takes the workspace's lints, and no file turns them down.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::Source;
 
 /// The one crate that may use unsafe code.
