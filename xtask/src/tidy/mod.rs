@@ -1,23 +1,30 @@
 //! `cargo xtask tidy`: what the compiler and clippy do not check. Each check is a pure function
 //! over the workspace's files where it can be; none of them mends anything.
 
+mod cycles;
 mod direction;
 mod exceptions;
+mod fields;
 mod finding;
+mod graph;
+mod impls;
 mod lengths;
 mod openings;
 mod paths;
 mod python;
+mod resolve;
+mod rust;
 mod sleeps;
+mod type_names;
 mod unsafety;
 mod words;
 
 use anyhow::Result;
 
 use crate::Verdict;
-use crate::workspace;
+use crate::workspace::{self, Source};
 
-use finding::Severity;
+use finding::{Finding, Severity};
 
 pub fn run() -> Result<Verdict> {
     let sources = workspace::sources()?;
@@ -30,6 +37,7 @@ pub fn run() -> Result<Verdict> {
     findings.extend(words::check(&sources));
     findings.extend(sleeps::check(&sources)?);
     findings.extend(unsafety::check(&sources));
+    findings.extend(check_structure(&sources)?);
 
     for finding in &findings {
         println!("{finding}");
@@ -41,4 +49,19 @@ pub fn run() -> Result<Verdict> {
         findings.len() - errors
     );
     Ok(if errors == 0 { Verdict::Good } else { Verdict::Bad })
+}
+
+/// The checks of the shape of code. Each has a severity of its own: a check whose findings
+/// are not all mended yet warns.
+fn check_structure(sources: &[Source]) -> Result<Vec<Finding>> {
+    let (files, mut findings) = rust::parse(sources);
+    for (severity, found) in [
+        (cycles::SEVERITY, cycles::check(&files)),
+        (fields::SEVERITY, fields::check(&files)?),
+        (impls::SEVERITY, impls::check(&files)),
+        (type_names::SEVERITY, type_names::check(&files)?),
+    ] {
+        findings.extend(found.into_iter().map(|finding| Finding { severity, ..finding }));
+    }
+    Ok(findings)
 }
