@@ -2,6 +2,7 @@
 //! over the workspace's files where it can be; none of them mends anything.
 
 mod cycles;
+mod diagrams;
 mod direction;
 mod exceptions;
 mod fields;
@@ -9,7 +10,9 @@ mod finding;
 mod graph;
 mod impls;
 mod lengths;
+mod markdown;
 mod openings;
+mod paragraphs;
 mod paths;
 mod python;
 mod resolve;
@@ -51,7 +54,7 @@ pub fn run() -> Result<Verdict> {
     Ok(if errors == 0 { Verdict::Good } else { Verdict::Bad })
 }
 
-/// The checks of the shape of code. Each has a severity of its own: a check whose findings
+/// The checks of the shape of code and docs. Each has a severity of its own: a check whose findings
 /// are not all mended yet warns.
 fn check_structure(sources: &[Source]) -> Result<Vec<Finding>> {
     let (files, mut findings) = rust::parse(sources);
@@ -60,6 +63,8 @@ fn check_structure(sources: &[Source]) -> Result<Vec<Finding>> {
         (fields::SEVERITY, fields::check(&files)?),
         (impls::SEVERITY, impls::check(&files)),
         (type_names::SEVERITY, type_names::check(&files)?),
+        (paragraphs::SEVERITY, paragraphs::check(sources)),
+        (diagrams::SEVERITY, diagrams::check(sources, &files)),
     ] {
         findings.extend(found.into_iter().map(|finding| Finding { severity, ..finding }));
     }
