@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::{self, Dependency, Metadata, Source};
 
 /// For each package the workspace packages it may depend on. One that is not listed is an error:

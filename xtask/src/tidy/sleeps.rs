@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 
-use super::Finding;
 use super::exceptions::{self, Exceptions};
+use super::finding::Finding;
 use crate::workspace::Source;
 
 /// The allow-list: `path reason`, one a line; `#` starts a comment.

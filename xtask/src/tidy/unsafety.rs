@@ -1,7 +1,7 @@
 //! Unsafe code: only in `crates/confine` and `crates/procs`. The lint `unsafe_code` forbids it, and this check holds
 //! the lint: every other crate takes the workspace's lints, and no file turns them down.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::Source;
 
 /// The crates that may use unsafe code.
