@@ -4,18 +4,16 @@
 //! The nodes are the files of a crate, without tests. File A has an edge to file B when code in A
 //! names something that B defines:
 //!
-//! - an import (`use crate::b::X`, `use super::X`, `use b::X` for a child module `b`), also inside a
-//!   function;
-//! - a path in code or in the arguments of a macro (`crate::b::f()`, `super::X`, `b::f()` where `b` is
-//!   a child module or was imported);
+//! - an import (`use crate::b::X`, `use super::X`), also inside a function;
+//! - a path in code or in the arguments of a macro (`crate::b::f()`, `super::X`, `b::f()` where `b` was
+//!   imported);
 //! - a bare name (`X`, `f()`) that A imports or re-exports from B.
 //!
 //! The spelling of a path does not matter: [`super::resolve`] finds the file of the longest module path,
 //! and follows imports and re-exports to the file that defines the name. So a child that uses an item
-//! of its parent has an edge to its parent, and a parent that calls its child has one to the child.
+//! of its parent has an edge to its parent.
 //!
-//! No edge: `mod x;`; a re-export (`pub use`, `pub(crate) use`) of something in a module below the
-//! file's own; visibilities (`pub(in crate::a)`); attributes and doc comments; calls of methods, whose
+//! No edge: whatever a module uses of the modules below itself, since a module contains them; visibilities (`pub(in crate::a)`); attributes and doc comments; calls of methods, whose
 //! types are not known here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,7 +94,9 @@ struct Names<'a> {
 impl Names<'_> {
     fn add(&mut self, path: &[String], line: usize) {
         let target = self.krate.target(&self.module, path);
-        if let Some(target) = target.filter(|target| target.file != self.file) {
+        let own = &self.krate.files[self.file].module;
+        let is_outside = |module: &ModulePath| !module.starts_with(own);
+        if let Some(target) = target.filter(|target| is_outside(&target.module)) {
             self.edges.entry(target.file).or_insert(line);
         }
     }
@@ -158,14 +158,8 @@ impl<'ast> Visit<'ast> for Names<'_> {
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        let is_reexport = !matches!(item.vis, syn::Visibility::Inherited);
-        let own = &self.krate.files[self.file].module;
         for import in resolve::imports(&item.tree) {
-            let target = self.krate.target(&self.module, &import.path);
-            let is_below = target.is_some_and(|target| target.module.starts_with(own));
-            if !(is_reexport && is_below) {
-                self.add(&import.path, import.line);
-            }
+            self.add(&import.path, import.line);
         }
     }
 
@@ -255,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_uses_its_child_has_an_edge_and_one_that_shows_it_has_none() {
+    fn a_parent_may_use_its_children() {
         let parent = |code: &str| {
             edges("crates/x/src/a.rs", &format!("pub mod child; pub mod other; {code}"))
         };
@@ -264,17 +258,14 @@ mod tests {
             "pub use child::Child;",
             "pub(crate) use self::child::{Child, make};",
             "pub use child::make; fn f() { let make = 1; g(make) }",
-        ] {
-            assert_eq!(parent(code), [""; 0], "{code}");
-        }
-        for code in [
             "use child::Child;",
             "use self::child::Child;",
             "fn f() { child::make() }",
             "pub use child::Child; fn f() -> Child {}",
             "pub use child::make; fn f() { make() }",
+            "use crate::a::child::Child;",
         ] {
-            assert_eq!(parent(code), ["a/child.rs:1"], "{code}");
+            assert_eq!(parent(code), [""; 0], "{code}");
         }
         assert_eq!(parent("pub use crate::b::B;"), ["b.rs:1"]);
     }
