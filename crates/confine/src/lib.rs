@@ -16,6 +16,7 @@ pub mod enter;
 pub mod machine;
 pub mod plan;
 pub mod spawn;
+pub mod steps;
 pub mod survey;
 
 mod ffi;

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::family;
 
-use super::rules::rights;
-use super::{Attempt, Mount, Plan, Rule, Ruleset};
+use super::{Attempt, Mount, Plan, Rule, Ruleset, rights};
 
 /// The layers of the two, or nothing where nothing confines them.
 #[derive(Debug, Clone, PartialEq, Eq)]

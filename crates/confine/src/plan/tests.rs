@@ -1,10 +1,10 @@
 //! Policies on machines, and the plans they give: one line per mount or rule, one per control that
 //! is not simply enforced.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use expect_test::{Expect, expect};
-use windlass_protocol::confinement::ControlState;
+use windlass_protocol::confinement::{Control, ControlState};
 use windlass_protocol::policy::PolicyRequest;
 
 use super::*;
