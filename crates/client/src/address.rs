@@ -20,14 +20,14 @@ const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
 /// A node that is reached over TCP.
 #[derive(Debug, Clone)]
-pub struct Remote {
+pub struct RemoteNode {
     /// Host and port, as a request's `Host` says them.
     authority: String,
     host: HeaderValue,
     authorization: HeaderValue,
 }
 
-impl Remote {
+impl RemoteNode {
     /// A node at a plain URL, such as `http://127.0.0.1:8040`.
     pub fn new(url: &str, token: &Token) -> Result<Self, ClientError> {
         let authority = authority(url).ok_or(ClientError::BadUrl)?;
@@ -50,12 +50,12 @@ fn authority(url: &str) -> Option<String> {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Address {
+pub(crate) enum NodeAddress {
     Socket(PathBuf),
-    Tcp(Remote),
+    Tcp(RemoteNode),
 }
 
-impl Address {
+impl NodeAddress {
     pub(crate) async fn connect(&self) -> io::Result<LeanStream> {
         match self {
             Self::Socket(path) => LeanStream::connect(path),
@@ -83,7 +83,7 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(path) => path.display().fmt(f),
@@ -117,9 +117,9 @@ mod tests {
     #[test]
     fn what_is_known_of_a_remote_node_does_not_show_its_token() {
         let token = Token::parse(&"ab".repeat(32)).unwrap();
-        let remote = Remote::new("http://127.0.0.1:8040", &token).unwrap();
+        let remote = RemoteNode::new("http://127.0.0.1:8040", &token).unwrap();
         assert!(!format!("{remote:?}").contains("abab"), "{remote:?}");
-        let error = Remote::new("http://localhost:secret@127.0.0.1:8040", &token).unwrap_err();
+        let error = RemoteNode::new("http://localhost:secret@127.0.0.1:8040", &token).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
     }
 }

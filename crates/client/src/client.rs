@@ -13,13 +13,13 @@ use tokio::time::sleep;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::host::Within;
 
-use crate::address::{Address, Remote};
+use crate::address::{NodeAddress, RemoteNode};
 use crate::call::{PAUSE_FIRST, PAUSE_MAX};
-use crate::connection::{Connection, Pool};
+use crate::connection::{HttpConnection, ConnectionPool};
 use crate::dirs::Dirs;
 use crate::error::ClientError;
-use crate::patience::Patience;
-use crate::start::{StartError, StartLock, launch_node};
+use crate::timers::TimerPool;
+use crate::start::{NodeStartError, StartLock, launch_node};
 
 /// How long a request that may be repeated is repeated after its connection failed.
 pub const RETRY_FOR_DEFAULT: Duration = Duration::from_secs(10);
@@ -36,34 +36,34 @@ pub enum StartNode {
 /// A way to talk to one node. Clones share their connections.
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     /// The call that its requests are made in, as they say it.
     within: Option<HeaderValue>,
 }
 
-struct Shared {
+struct ClientShared {
     dirs: Dirs,
     start: StartNode,
     retry_for: Duration,
-    pool: Pool,
-    patience: Patience,
+    pool: ConnectionPool,
+    timers: TimerPool,
 }
 
 impl Client {
     /// Connects, and starts the node first if there is none and `start` lets it.
     pub async fn connect(dirs: Dirs, start: StartNode) -> Result<Self, ClientError> {
-        let address = Address::Socket(dirs.socket());
+        let address = NodeAddress::Socket(dirs.socket());
         Self::connect_at(address, dirs, start).await
     }
 
     /// Connects to a node's TCP door, which is never started from here. `dirs` are the caller's
     /// own: nothing of the node is looked for there.
-    pub async fn connect_remote(remote: Remote, dirs: Dirs) -> Result<Self, ClientError> {
-        Self::connect_at(Address::Tcp(remote), dirs, StartNode::Never).await
+    pub async fn connect_remote(remote: RemoteNode, dirs: Dirs) -> Result<Self, ClientError> {
+        Self::connect_at(NodeAddress::Tcp(remote), dirs, StartNode::Never).await
     }
 
     async fn connect_at(
-        address: Address,
+        address: NodeAddress,
         dirs: Dirs,
         start: StartNode,
     ) -> Result<Self, ClientError> {
@@ -76,7 +76,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The same node, with another patience for failed connections.
+    /// The same node, with another timers for failed connections.
     #[must_use]
     pub fn with_retry_for(&self, retry_for: Duration) -> Self {
         self.changed(self.shared.start.clone(), retry_for)
@@ -104,12 +104,12 @@ impl Client {
         &self.shared.dirs
     }
 
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &ConnectionPool {
         &self.shared.pool
     }
 
-    pub(crate) fn patience(&self) -> &Patience {
-        &self.shared.patience
+    pub(crate) fn timers(&self) -> &TimerPool {
+        &self.shared.timers
     }
 
     pub(crate) fn retry_for(&self) -> Duration {
@@ -117,7 +117,7 @@ impl Client {
     }
 
     /// A connection after a plain connect failed with `cause`.
-    pub(crate) async fn reach(&self, cause: io::Error) -> Result<Connection, ClientError> {
+    pub(crate) async fn reach(&self, cause: io::Error) -> Result<HttpConnection, ClientError> {
         let absent =
             matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
         let StartNode::IfAbsent { program, args } = &self.shared.start else {
@@ -128,13 +128,13 @@ impl Client {
         }
         let lock = StartLock::take(&self.shared.dirs).await?;
         // Whoever had the lock before us has probably started it.
-        if let Ok(connection) = Connection::open(self.pool().address()).await {
+        if let Ok(connection) = HttpConnection::open(self.pool().address()).await {
             return Ok(connection);
         }
         match launch_node(program, &self.shared.dirs, args, &[]).await {
             Ok(node) => node.detach(),
             // One that someone started by hand is on its way up, or the last on its way down.
-            Err(StartError::Refused(error)) if error.code == ErrorCode::AlreadyRunning => {}
+            Err(NodeStartError::Refused(error)) if error.code == ErrorCode::AlreadyRunning => {}
             Err(error) => return Err(error.into()),
         }
         let reached = self.open_patiently().await;
@@ -142,11 +142,11 @@ impl Client {
         reached.map_err(|cause| self.unreachable(cause))
     }
 
-    async fn open_patiently(&self) -> io::Result<Connection> {
+    async fn open_patiently(&self) -> io::Result<HttpConnection> {
         let began = Instant::now();
         let mut pause = PAUSE_FIRST;
         loop {
-            match Connection::open(self.pool().address()).await {
+            match HttpConnection::open(self.pool().address()).await {
                 Err(_) if began.elapsed() + pause < self.retry_for() => {
                     sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
@@ -162,15 +162,15 @@ impl Client {
         Self { within: self.within.clone(), ..changed }
     }
 
-    fn new(address: Address, dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
-        let pool = Pool::new(address);
+    fn new(address: NodeAddress, dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
+        let pool = ConnectionPool::new(address);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ClientShared {
                 dirs,
                 start,
                 retry_for,
                 pool,
-                patience: Patience::default(),
+                timers: TimerPool::default(),
             }),
             within: None,
         }

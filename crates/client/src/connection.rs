@@ -18,7 +18,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use windlass_protocol::api::{API, API_HEADER, ApiVersion};
 
-use crate::address::Address;
+use crate::address::NodeAddress;
 use crate::stream::LeanStream;
 
 /// Idle connections kept; one more is closed instead.
@@ -27,7 +27,7 @@ pub(crate) const IDLE_MAX: usize = 16;
 /// The largest answer that is read whole: any display or output range, with room.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-type Wire = http1::Connection<TokioIo<LeanStream>, Full<Bytes>>;
+type ConnectionDriver = http1::Connection<TokioIo<LeanStream>, Full<Bytes>>;
 
 /// How an exchange failed.
 #[derive(Debug)]
@@ -40,10 +40,10 @@ pub(crate) enum ExchangeError {
     Version(String),
 }
 
-type Sent = Request<Full<Bytes>>;
+type HttpRequest = Request<Full<Bytes>>;
 
 impl ExchangeError {
-    fn of(mut fault: TrySendError<Sent>) -> Self {
+    fn of(mut fault: TrySendError<HttpRequest>) -> Self {
         match fault.take_message() {
             Some(_) => Self::NotSent(fault.error().to_string()),
             None => Self::Cut(fault.error().to_string()),
@@ -56,19 +56,19 @@ pub(crate) enum Upgraded {
     /// The stream, and what was read from it already.
     Agreed(LeanStream, Bytes),
     /// It is as it was, and this was the answer.
-    Refused(Box<Connection>, Response<Incoming>),
+    Refused(Box<HttpConnection>, Response<Incoming>),
 }
 
 /// A connection to the node. Dropping it closes it.
-pub(crate) struct Connection {
+pub(crate) struct HttpConnection {
     sender: http1::SendRequest<Full<Bytes>>,
     /// Absent once it is over.
-    wire: Option<Wire>,
+    wire: Option<ConnectionDriver>,
     version_checked: bool,
 }
 
-impl Connection {
-    pub(crate) async fn open(address: &Address) -> io::Result<Self> {
+impl HttpConnection {
+    pub(crate) async fn open(address: &NodeAddress) -> io::Result<Self> {
         let stream = address.connect().await?;
         let (sender, wire) =
             http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
@@ -165,7 +165,7 @@ impl Connection {
 /// Polls `future`, then the wire, then `future` again: what either makes possible for the other
 /// happens in this poll and not in a next one.
 fn poll_driven<F: Future>(
-    wire: &mut Option<Wire>,
+    wire: &mut Option<ConnectionDriver>,
     cx: &mut Context<'_>,
     mut future: Pin<&mut F>,
 ) -> Poll<F::Output> {
@@ -173,7 +173,7 @@ fn poll_driven<F: Future>(
 }
 
 fn poll_twice<T>(
-    wire: &mut Option<Wire>,
+    wire: &mut Option<ConnectionDriver>,
     cx: &mut Context<'_>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
@@ -185,7 +185,7 @@ fn poll_twice<T>(
 }
 
 /// Lets the connection read and write. Why it ended is told by the exchange that it cut.
-fn drive(wire: &mut Option<Wire>, cx: &mut Context<'_>) {
+fn drive(wire: &mut Option<ConnectionDriver>, cx: &mut Context<'_>) {
     if let Some(live) = wire
         && Pin::new(live).poll(cx).is_ready()
     {
@@ -205,32 +205,32 @@ fn check_version(response: &Response<Incoming>) -> Result<(), ExchangeError> {
 }
 
 /// The idle connections to one node.
-pub(crate) struct Pool {
-    address: Address,
-    idle: Mutex<VecDeque<Connection>>,
+pub(crate) struct ConnectionPool {
+    address: NodeAddress,
+    idle: Mutex<VecDeque<HttpConnection>>,
 }
 
-impl Pool {
-    pub(crate) fn new(address: Address) -> Self {
+impl ConnectionPool {
+    pub(crate) fn new(address: NodeAddress) -> Self {
         Self { address, idle: Mutex::new(VecDeque::new()) }
     }
 
-    pub(crate) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &NodeAddress {
         &self.address
     }
 
     /// An idle connection that still works, the last used first, or a new one.
-    pub(crate) async fn take(&self) -> io::Result<Connection> {
+    pub(crate) async fn take(&self) -> io::Result<HttpConnection> {
         while let Some(mut idle) = self.pop() {
             if poll_fn(|cx| Poll::Ready(idle.poll_usable(cx))).await {
                 return Ok(idle);
             }
         }
-        Connection::open(&self.address).await
+        HttpConnection::open(&self.address).await
     }
 
     /// Keeps a connection whose exchange is over, for the next request.
-    pub(crate) fn put(&self, connection: Connection) {
+    pub(crate) fn put(&self, connection: HttpConnection) {
         if connection.sender.is_closed() {
             return;
         }
@@ -241,7 +241,7 @@ impl Pool {
         idle.push_back(connection);
     }
 
-    fn pop(&self) -> Option<Connection> {
+    fn pop(&self) -> Option<HttpConnection> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop_back()
     }
 }

@@ -9,7 +9,7 @@ use windlass_protocol::api::{API, ApiError};
 use windlass_protocol::frame::EncodeError;
 
 use crate::dirs::DirsError;
-use crate::start::StartError;
+use crate::start::NodeStartError;
 use crate::token::TokenError;
 
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum ClientError {
     #[error("this client speaks API {API}, the node speaks {node}")]
     VersionMismatch { node: String },
     #[error(transparent)]
-    StartFailed(#[from] StartError),
+    StartFailed(#[from] NodeStartError),
     #[error("the node did not answer {request} within {} ms", after.as_millis())]
     Timeout { request: String, after: Duration },
     #[error("the node's answer to {request} cannot be understood: {cause}")]

@@ -20,13 +20,13 @@ use windlass_protocol::frame;
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::text::bounded;
 
-use crate::call::Call;
+use crate::call::HttpCall;
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::query::Path;
+use crate::query::RequestPath;
 
 pub use content::FileContent;
-use exchange::{Exchange, Outgoing};
+use exchange::{Exchange, RequestBody};
 pub use watch::FileWatch;
 
 /// Bytes of a path in an error.
@@ -45,7 +45,7 @@ pub enum Expect {
 
 /// One change of a write-back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum WriteBackChange {
     Put { path: String, content: Bytes, expect: Expect },
     Delete { path: String, expect: Expect },
 }
@@ -86,12 +86,12 @@ impl Client {
         session: &SessionId,
         query: &FilesQuery,
     ) -> Result<FileList, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "files"])
+        let path = RequestPath::new(&["sessions", session.as_str(), "files"])
             .text("path", Some(query.path.as_str()).filter(|path| !path.is_empty()))
             .text("recursive", query.recursive.then_some("true"))
             .text("after", query.after.as_deref())
             .number("limit", query.limit);
-        self.json(Call::get(path.done())).await
+        self.json(HttpCall::get(path.done())).await
     }
 
     /// A file in pieces.
@@ -112,7 +112,7 @@ impl Client {
             headers.insert(RANGE, HeaderValue::from_str(&range).expect("digits"));
         }
         let uri = file_path(session, path);
-        let sent = Exchange::send(self, Method::GET, uri, headers, Outgoing::nothing()).await;
+        let sent = Exchange::send(self, Method::GET, uri, headers, RequestBody::nothing()).await;
         let exchange = sent?;
         let etag = exchange.header(&ETAG).trim_matches('"').to_owned();
         let bytes = exchange.header(&hyper::header::CONTENT_LENGTH).parse().unwrap_or(0);
@@ -134,7 +134,7 @@ impl Client {
         expect: &Expect,
     ) -> Result<FileWritten, ClientError> {
         let uri = file_path(session, path);
-        let body = Outgoing::from(content.into());
+        let body = RequestBody::from(content.into());
         self.sent(Method::PUT, uri, expect.headers(), body).await
     }
 
@@ -145,22 +145,22 @@ impl Client {
         expect: &Expect,
     ) -> Result<FileDeleted, ClientError> {
         let uri = file_path(session, path);
-        self.sent(Method::DELETE, uri, expect.headers(), Outgoing::nothing()).await
+        self.sent(Method::DELETE, uri, expect.headers(), RequestBody::nothing()).await
     }
 
     /// Does all changes or none.
     pub async fn write_back(
         &self,
         session: &SessionId,
-        changes: Vec<Change>,
+        changes: Vec<WriteBackChange>,
     ) -> Result<WrittenBack, ClientError> {
         // All of it before any of it: a change that cannot be sent stops all of them.
         for change in &changes {
             check(change)?;
         }
         let frames = stream::iter(changes).flat_map(|change| stream::iter(frames(change)));
-        let body = Outgoing::pieces(frames);
-        let uri = Path::new(&["sessions", session.as_str(), "files"]).done();
+        let body = RequestBody::pieces(frames);
+        let uri = RequestPath::new(&["sessions", session.as_str(), "files"]).done();
         self.sent(Method::POST, uri, HeaderMap::new(), body).await
     }
 
@@ -169,7 +169,7 @@ impl Client {
         method: Method,
         uri: String,
         headers: HeaderMap,
-        body: Outgoing,
+        body: RequestBody,
     ) -> Result<T, ClientError> {
         let exchange = Exchange::send(self, method, uri, headers, body).await?;
         let request = exchange.name().to_owned();
@@ -208,9 +208,9 @@ impl Expect {
 }
 
 /// Whether a change has frames.
-fn check(change: &Change) -> Result<(), ClientError> {
+fn check(change: &WriteBackChange) -> Result<(), ClientError> {
     let (path, expect) = match change {
-        Change::Delete { path, expect } | Change::Put { path, expect, .. } => (path, expect),
+        WriteBackChange::Delete { path, expect } | WriteBackChange::Put { path, expect, .. } => (path, expect),
     };
     let header = FileChange::Put {
         path: path.clone(),
@@ -225,18 +225,18 @@ fn check(change: &Change) -> Result<(), ClientError> {
 }
 
 /// The frames of one change, as few bytes at once as a frame has.
-fn frames(change: Change) -> Box<dyn Iterator<Item = io::Result<Bytes>> + Send> {
+fn frames(change: WriteBackChange) -> Box<dyn Iterator<Item = io::Result<Bytes>> + Send> {
     let encoded = |header: &FileChange, body: &[u8]| {
         let mut frame = Vec::with_capacity(body.len() + 256);
         frame::encode(&mut frame, header, body).map_err(io::Error::other)?;
         Ok(Bytes::from(frame))
     };
     match change {
-        Change::Delete { path, expect } => {
+        WriteBackChange::Delete { path, expect } => {
             let header = FileChange::Delete { path, if_match: expect.etag() };
             Box::new(std::iter::once(encoded(&header, b"")))
         }
-        Change::Put { path, content, expect } => {
+        WriteBackChange::Put { path, content, expect } => {
             let count = content.len().div_ceil(CHUNK_BYTES_MAX).max(1);
             Box::new((0..count).map(move |number| {
                 let from = number * CHUNK_BYTES_MAX;
@@ -255,7 +255,7 @@ fn frames(change: Change) -> Box<dyn Iterator<Item = io::Result<Bytes>> + Send> 
 
 /// Where a file is: its slashes are the path's, the rest is escaped.
 fn file_path(session: &SessionId, path: &str) -> String {
-    let above = Path::new(&["sessions", session.as_str(), "files"]);
+    let above = RequestPath::new(&["sessions", session.as_str(), "files"]);
     // The one name that means something else there.
     let content = (path == "watch").then_some("true");
     above.below(path).text("content", content).done()

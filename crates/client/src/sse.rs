@@ -12,7 +12,7 @@ const EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub(crate) struct EventTooLong;
 
 #[derive(Debug, Default)]
-pub(crate) struct Parser {
+pub(crate) struct SseParser {
     pending: BytesMut,
     /// How much of `pending` is known to hold no line end.
     searched: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Parser {
     has_data: bool,
 }
 
-impl Parser {
+impl SseParser {
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), EventTooLong> {
         if self.pending.len() + self.data.len() + bytes.len() > EVENT_BYTES_MAX {
             return Err(EventTooLong);
@@ -71,7 +71,7 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: &[&str]) {
         for size in [1, 2, 3, 7, text.len()] {
-            let mut parser = Parser::default();
+            let mut parser = SseParser::default();
             let mut found = Vec::new();
             for chunk in text.as_bytes().chunks(size) {
                 parser.feed(chunk).unwrap();
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn an_endless_event_is_refused() {
-        let mut parser = Parser::default();
+        let mut parser = SseParser::default();
         parser.feed(&vec![b'x'; EVENT_BYTES_MAX]).unwrap();
         assert!(parser.feed(b"x").is_err());
     }

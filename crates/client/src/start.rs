@@ -38,7 +38,7 @@ const WAITING_STACK_BYTES: usize = 64 * 1024;
 
 /// Why no node came up.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum NodeStartError {
     #[error("cannot lock {path}: {cause}")]
     Lock { path: PathBuf, cause: io::Error },
     #[error("another client has been starting the node for over {} s", LOCK_WAIT.as_secs())]
@@ -55,7 +55,7 @@ pub enum StartError {
     Slow { log: PathBuf, tail: String },
 }
 
-impl StartError {
+impl NodeStartError {
     pub fn remedy(&self) -> String {
         match self {
             Self::Lock { path, .. } => format!("make {} writable", path.display()),
@@ -81,9 +81,9 @@ pub(crate) struct StartLock {
 impl StartLock {
     /// Waits for the lock. The wait is a blocking one on a thread of its own, which outlives a
     /// wait that was given up and then only takes the lock to release it.
-    pub(crate) async fn take(dirs: &Dirs) -> Result<Self, StartError> {
+    pub(crate) async fn take(dirs: &Dirs) -> Result<Self, NodeStartError> {
         let path = dirs.start_lock();
-        let failed = |cause| StartError::Lock { path: path.clone(), cause };
+        let failed = |cause| NodeStartError::Lock { path: path.clone(), cause };
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -102,7 +102,7 @@ impl StartLock {
             Ok(Ok(Ok(file))) => Ok(Self { _file: file }),
             Ok(Ok(Err(cause))) => Err(failed(cause)),
             Ok(Err(_)) => Err(failed(io::Error::other("the waiting thread is gone"))),
-            Err(_) => Err(StartError::LockBusy { path }),
+            Err(_) => Err(NodeStartError::LockBusy { path }),
         }
     }
 }
@@ -118,13 +118,13 @@ fn retry_interrupted(mut act: impl FnMut() -> rustix::io::Result<()>) -> io::Res
 
 /// A node that said it is ready.
 #[derive(Debug)]
-pub struct Launched {
+pub struct LaunchedNode {
     /// The node's process.
     pub pid: u32,
     child: Child,
 }
 
-impl Launched {
+impl LaunchedNode {
     /// Waits for the process that was started, blocking.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()
@@ -142,7 +142,7 @@ impl Launched {
 /// The node's first line.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum FirstWord {
+enum ReadyLine {
     Ready {
         #[serde(rename = "ready")]
         _ready: bool,
@@ -160,7 +160,7 @@ pub async fn launch_node(
     dirs: &Dirs,
     args: &[OsString],
     env: &[(OsString, OsString)],
-) -> Result<Launched, StartError> {
+) -> Result<LaunchedNode, NodeStartError> {
     let mut child = spawn(program, dirs, args, env)?;
     let word = match child.stdout.take() {
         Some(stdout) => timeout(READY_WAIT, first_line(OwnedFd::from(stdout))).await,
@@ -171,18 +171,18 @@ pub async fn launch_node(
         // Nothing that never became ready may stay behind.
         let _ = child.kill();
         let _ = child.wait();
-        return Err(StartError::Slow { tail: tail_of(&log), log });
+        return Err(NodeStartError::Slow { tail: tail_of(&log), log });
     };
     match line.ok().and_then(|line| serde_json::from_slice(&line).ok()) {
-        Some(FirstWord::Ready { pid, .. }) => Ok(Launched { pid, child }),
-        Some(FirstWord::Error { error }) => {
+        Some(ReadyLine::Ready { pid, .. }) => Ok(LaunchedNode { pid, child }),
+        Some(ReadyLine::Error { error }) => {
             let _ = child.wait();
-            Err(StartError::Refused(error))
+            Err(NodeStartError::Refused(error))
         }
         None => {
             let _ = child.kill();
             let status = child.wait().map_or_else(|cause| cause.to_string(), |s| s.to_string());
-            Err(StartError::Died { status, tail: tail_of(&log), log })
+            Err(NodeStartError::Died { status, tail: tail_of(&log), log })
         }
     }
 }
@@ -192,15 +192,15 @@ fn spawn(
     dirs: &Dirs,
     args: &[OsString],
     env: &[(OsString, OsString)],
-) -> Result<Child, StartError> {
+) -> Result<Child, NodeStartError> {
     let path = dirs.log();
-    keep_short(&path);
+    rotate_log(&path);
     let log = OpenOptions::new()
         .create(true)
         .append(true)
         .mode(0o600)
         .open(&path)
-        .map_err(|cause| StartError::Log { path, cause })?;
+        .map_err(|cause| NodeStartError::Log { path, cause })?;
     Command::new(program)
         .arg("node")
         .args(args)
@@ -215,7 +215,7 @@ fn spawn(
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
-        .map_err(|cause| StartError::Spawn { program: program.to_owned(), cause })
+        .map_err(|cause| NodeStartError::Spawn { program: program.to_owned(), cause })
 }
 
 async fn first_line(stdout: OwnedFd) -> io::Result<Vec<u8>> {
@@ -229,7 +229,7 @@ async fn first_line(stdout: OwnedFd) -> io::Result<Vec<u8>> {
 const LOG_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Puts a long log aside, in the place of the one before it. A log that cannot be moved goes on.
-pub fn keep_short(log: &Path) {
+pub fn rotate_log(log: &Path) {
     if fs::metadata(log).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
         let _ = fs::rename(log, log.with_extension("log.1"));
     }

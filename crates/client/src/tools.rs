@@ -25,12 +25,12 @@ use windlass_protocol::host::{CancelReason, Declaration, FromHost, ToHost, Withi
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX};
 use windlass_protocol::{Owner, SessionId};
 
-pub use answers::Answers;
+pub use answers::ToolAnswers;
 
-use crate::call::Call;
+use crate::call::HttpCall;
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::query::Path;
+use crate::query::RequestPath;
 use crate::stream::LeanStream;
 
 /// The largest message: one frame, its first length word included.
@@ -50,7 +50,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// For whom the tools are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
+pub enum ToolScope {
     Session(SessionId),
     /// All sessions created with this owner, present and future.
     Owner(Owner),
@@ -68,7 +68,7 @@ pub enum HostMessage {
     /// Nobody waits for this call's answer any more.
     Cancel { call: Within, reason: CancelReason },
     /// The connection is over; nothing follows.
-    Closed(Closed),
+    Closed(DisconnectReason),
 }
 
 /// A call of one of the host's tools.
@@ -85,7 +85,7 @@ pub struct ToolCall {
 
 /// How a connection ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Closed {
+pub enum DisconnectReason {
     /// The node closed it. 1001: it stops, and the next one is to be attached to.
     ByNode { code: u16, reason: String },
     /// It broke.
@@ -96,25 +96,25 @@ pub enum Closed {
 #[derive(Debug)]
 pub struct ToolHost {
     socket: WebSocketStream<LeanStream>,
-    answers: Answers,
+    answers: ToolAnswers,
     /// Messages that came while a declaration was waited for.
     come: VecDeque<HostMessage>,
     /// Calls that have not come whole.
-    joining: HashMap<Within, Joining>,
+    joining: HashMap<Within, PartialCall>,
     joining_bytes: usize,
     /// What was written is not flushed.
     unflushed: bool,
-    closed: Option<Closed>,
+    closed: Option<DisconnectReason>,
 }
 
 #[derive(Debug)]
-struct Joining {
+struct PartialCall {
     name: String,
     arguments: BytesMut,
 }
 
 /// One thing that the node said.
-enum Heard {
+enum SocketMessage {
     Message(HostMessage),
     Accepted(usize),
     Refused(ApiError),
@@ -122,15 +122,15 @@ enum Heard {
 
 impl ToolHost {
     /// Attaches to the node; it offers nothing yet.
-    pub async fn attach(client: &Client, scope: &Scope) -> Result<Self, ClientError> {
-        let path = Path::new(&["tools", "host"]);
+    pub async fn attach(client: &Client, scope: &ToolScope) -> Result<Self, ClientError> {
+        let path = RequestPath::new(&["tools", "host"]);
         let path = match scope {
-            Scope::Session(session) => path.text("session", Some(session.as_str())),
-            Scope::Owner(owner) => path.text("owner", Some(owner.as_str())),
-            Scope::Shared => path.text("shared", Some("by_policy")),
-            Scope::Everyone => path.text("shared", Some("all")),
+            ToolScope::Session(session) => path.text("session", Some(session.as_str())),
+            ToolScope::Owner(owner) => path.text("owner", Some(owner.as_str())),
+            ToolScope::Shared => path.text("shared", Some("by_policy")),
+            ToolScope::Everyone => path.text("shared", Some("all")),
         };
-        let (stream, read) = client.upgrade(&Call::get(path.done()).upgrading()).await?;
+        let (stream, read) = client.upgrade(&HttpCall::get(path.done()).upgrading()).await?;
         let config = WebSocketConfig::default()
             .read_buffer_size(READ_BYTES)
             .write_buffer_size(WRITE_BYTES)
@@ -140,7 +140,7 @@ impl ToolHost {
         let socket = WebSocketStream::from_partially_read(stream, read, role, Some(config)).await;
         Ok(Self {
             socket,
-            answers: Answers::default(),
+            answers: ToolAnswers::default(),
             come: VecDeque::new(),
             joining: HashMap::new(),
             joining_bytes: 0,
@@ -169,13 +169,13 @@ impl ToolHost {
 
     async fn declared(&mut self) -> Result<usize, ClientError> {
         loop {
-            match poll_fn(|cx| self.poll_heard(cx)).await {
-                Heard::Accepted(count) => return Ok(count),
-                Heard::Refused(error) => return Err(ClientError::Api(error)),
-                Heard::Message(HostMessage::Closed(closed)) => {
+            match poll_fn(|cx| self.poll_message(cx)).await {
+                SocketMessage::Accepted(count) => return Ok(count),
+                SocketMessage::Refused(error) => return Err(ClientError::Api(error)),
+                SocketMessage::Message(HostMessage::Closed(closed)) => {
                     return Err(ClientError::Cut { cause: closed.to_string() });
                 }
-                Heard::Message(message) => self.come.push_back(message),
+                SocketMessage::Message(message) => self.come.push_back(message),
             }
         }
     }
@@ -187,16 +187,16 @@ impl ToolHost {
             if let Some(message) = self.come.pop_front() {
                 return message;
             }
-            match poll_fn(|cx| self.poll_heard(cx)).await {
-                Heard::Message(message) => return message,
+            match poll_fn(|cx| self.poll_message(cx)).await {
+                SocketMessage::Message(message) => return message,
                 // Nothing that was asked: a newer node's word.
-                Heard::Accepted(_) | Heard::Refused(_) => {}
+                SocketMessage::Accepted(_) | SocketMessage::Refused(_) => {}
             }
         }
     }
 
     /// Answers calls from anywhere.
-    pub fn answers(&self) -> Answers {
+    pub fn answers(&self) -> ToolAnswers {
         self.answers.clone()
     }
 
@@ -210,54 +210,54 @@ impl ToolHost {
         let _ = timeout(ANSWER_WAIT, closing).await;
     }
 
-    fn poll_heard(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<SocketMessage> {
         if let Some(closed) = &self.closed {
-            return Poll::Ready(Heard::Message(HostMessage::Closed(closed.clone())));
+            return Poll::Ready(SocketMessage::Message(HostMessage::Closed(closed.clone())));
         }
         // Whether it gets through changes nothing for who listens.
         let _ = self.poll_write(cx);
         loop {
             let heard = match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
-                Some(Ok(Message::Binary(bytes))) => self.hear(bytes),
+                Some(Ok(Message::Binary(bytes))) => self.decode_message(bytes),
                 Some(Ok(Message::Close(close))) => {
                     let (code, reason) = close.map_or((1005, String::new()), |close| {
                         (close.code.into(), close.reason.to_string())
                     });
-                    Err(Closed::ByNode { code, reason })
+                    Err(DisconnectReason::ByNode { code, reason })
                 }
                 Some(Ok(_)) => Ok(None),
-                Some(Err(fault)) => Err(Closed::Cut(fault.to_string())),
-                None => Err(Closed::Cut("it ended".to_owned())),
+                Some(Err(fault)) => Err(DisconnectReason::Cut(fault.to_string())),
+                None => Err(DisconnectReason::Cut("it ended".to_owned())),
             };
             match heard {
                 Ok(None) => {}
                 Ok(Some(heard)) => return Poll::Ready(heard),
                 Err(closed) => {
                     self.closed = Some(closed.clone());
-                    return Poll::Ready(Heard::Message(HostMessage::Closed(closed)));
+                    return Poll::Ready(SocketMessage::Message(HostMessage::Closed(closed)));
                 }
             }
         }
     }
 
-    fn hear(&mut self, bytes: Bytes) -> Result<Option<Heard>, Closed> {
+    fn decode_message(&mut self, bytes: Bytes) -> Result<Option<SocketMessage>, DisconnectReason> {
         let Frame { header, body } =
-            frame::decode(bytes).map_err(|fault| Closed::Cut(fault.to_string()))?;
+            frame::decode(bytes).map_err(|fault| DisconnectReason::Cut(fault.to_string()))?;
         // A newer node may say more than this host understands.
         let Ok(said) = serde_json::from_slice::<ToHost>(&header) else { return Ok(None) };
         Ok(match said {
-            ToHost::ToolsAccepted { count } => Some(Heard::Accepted(count)),
+            ToHost::ToolsAccepted { count } => Some(SocketMessage::Accepted(count)),
             ToHost::Refused { code, message } => {
                 let remedy = "correct what the message names".to_owned();
                 let retryable = code.retryable();
-                Some(Heard::Refused(ApiError { code, message, remedy, retryable }))
+                Some(SocketMessage::Refused(ApiError { code, message, remedy, retryable }))
             }
             ToHost::ToolCall { session, turn, call, name, deadline_ms, more } => {
                 let call = Within { session, turn, call };
                 let deadline = Duration::from_millis(deadline_ms);
                 self.join(call, name, body, more)?.map(|(call, name, arguments)| {
                     let call = ToolCall { call, name, deadline, arguments };
-                    Heard::Message(HostMessage::Call(call))
+                    SocketMessage::Message(HostMessage::Call(call))
                 })
             }
             ToHost::ToolCancel { session, turn, call, reason } => {
@@ -267,7 +267,7 @@ impl ToolHost {
                     None
                 } else {
                     self.answers.forget(&call);
-                    Some(Heard::Message(HostMessage::Cancel { call, reason }))
+                    Some(SocketMessage::Message(HostMessage::Cancel { call, reason }))
                 }
             }
             ToHost::Welcome { .. } => None,
@@ -281,16 +281,16 @@ impl ToolHost {
         name: String,
         body: Bytes,
         more: bool,
-    ) -> Result<Option<(Within, String, Bytes)>, Closed> {
+    ) -> Result<Option<(Within, String, Bytes)>, DisconnectReason> {
         if !more && !self.joining.contains_key(&call) {
             return Ok(Some((call, name, body)));
         }
         let arguments = BytesMut::new();
-        let part = self.joining.entry(call.clone()).or_insert_with(|| Joining { name, arguments });
+        let part = self.joining.entry(call.clone()).or_insert_with(|| PartialCall { name, arguments });
         part.arguments.extend_from_slice(&body);
         self.joining_bytes += body.len();
         if part.arguments.len() > MESSAGE_BYTES_MAX || self.joining_bytes > JOINING_BYTES_MAX {
-            return Err(Closed::Cut("the node sent more of a call than there can be".to_owned()));
+            return Err(DisconnectReason::Cut("the node sent more of a call than there can be".to_owned()));
         }
         if more {
             return Ok(None);
@@ -317,7 +317,7 @@ impl ToolHost {
     }
 }
 
-impl std::fmt::Display for Closed {
+impl std::fmt::Display for DisconnectReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ByNode { code, reason } => write!(f, "the node closed it ({code}): {reason}"),

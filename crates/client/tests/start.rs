@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 use windlass_client::protocol::ErrorCode;
-use windlass_client::{Client, ClientError, Dirs, StartError, StartNode};
+use windlass_client::{Client, ClientError, Dirs, NodeStartError, StartNode};
 
 /// Listens, says so, notes that it ran, and ends when its standard input's owner tells it to.
 const LISTENS: &str = r#"
@@ -62,7 +62,7 @@ fn place(program: &str) -> (TempDir, Dirs, PathBuf) {
     (base, dirs, programs().join(program))
 }
 
-async fn failure(program: &str) -> StartError {
+async fn failure(program: &str) -> NodeStartError {
     let (_base, dirs, program) = place(program);
     match Client::connect(dirs, StartNode::IfAbsent { program, args: Vec::new() }).await {
         Err(ClientError::StartFailed(error)) => error,
@@ -89,7 +89,7 @@ async fn twenty_first_clients_start_one_node() {
 
 #[tokio::test]
 async fn a_refusal_of_the_node_is_passed_on() {
-    let StartError::Refused(error) = failure("refuses").await else { panic!("not refused") };
+    let NodeStartError::Refused(error) = failure("refuses").await else { panic!("not refused") };
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::DiskFull, "no room"));
 }
 

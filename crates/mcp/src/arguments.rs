@@ -20,7 +20,7 @@ const BYTES_PER_TOKEN: usize = 4;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Run {
+pub(crate) struct RunArguments {
     pub code: String,
     #[serde(default)]
     pub language: Option<String>,
@@ -34,7 +34,7 @@ pub(crate) struct Run {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Continue {
+pub(crate) struct ContinueArguments {
     #[serde(default)]
     pub session: Option<String>,
     #[serde(default)]
@@ -49,14 +49,14 @@ pub(crate) struct Continue {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Interrupt {
+pub(crate) struct InterruptArguments {
     #[serde(default)]
     pub session: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Reset {
+pub(crate) struct ResetArguments {
     #[serde(default)]
     pub session: Option<String>,
     #[serde(default)]
@@ -65,11 +65,11 @@ pub(crate) struct Reset {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Sessions {}
+pub(crate) struct SessionsArguments {}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ReadOutput {
+pub(crate) struct ReadOutputArguments {
     #[serde(default)]
     pub session: Option<String>,
     #[serde(default)]
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_wrong_argument_is_named() {
         let arguments = serde_json::json!({"code": "1", "sesion": "a"});
-        let error = read::<Run>(arguments.as_object().cloned()).unwrap_err().to_string();
+        let error = read::<RunArguments>(arguments.as_object().cloned()).unwrap_err().to_string();
         assert!(error.contains("sesion") && error.contains("session"), "{error}");
     }
 }

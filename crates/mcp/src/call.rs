@@ -13,61 +13,61 @@ use windlass_protocol::policy::PolicyRequest;
 
 use crate::codex;
 use crate::door::{Door, Transport};
-use crate::names::Scope;
+use crate::names::SessionScope;
 use crate::reply::Fault;
 
 /// What a client that does not say its name is called.
-const NAMELESS: &str = "mcp";
+const UNNAMED_CLIENT: &str = "mcp";
 
 /// Clients that show the model structured content in place of the text, and some of them in place
 /// of images too. A model reads text better than JSON with escapes: they get the readable half.
-const READERS: [&str; 2] = [CODEX, "claude-code"];
+const TEXT_ONLY_CLIENTS: [&str; 2] = [CODEX, "claude-code"];
 
 /// What the SDK calls a client that said its name in another request, to a server without sessions.
-const FORGOTTEN: &str = "rmcp";
+const RMCP_PLACEHOLDER: &str = "rmcp";
 
 /// What Codex says of its turn in each call, and how it calls itself.
 const CODEX_TURN: &str = "x-codex-turn-metadata";
 const CODEX: &str = "codex-mcp-client";
 
 /// Whether a client gets the readable half of answers only.
-pub(crate) fn reads_only(context: &RequestContext<RoleServer>) -> bool {
-    READERS.contains(&name_of(context).as_str())
+pub(crate) fn text_only(context: &RequestContext<RoleServer>) -> bool {
+    TEXT_ONLY_CLIENTS.contains(&name_of(context).as_str())
 }
 
 fn name_of(context: &RequestContext<RoleServer>) -> String {
     match context.client_info().map(|info| info.name) {
-        Some(name) if name != FORGOTTEN => name,
+        Some(name) if name != RMCP_PLACEHOLDER => name,
         _ if context.meta.contains_key(CODEX_TURN) => CODEX.to_owned(),
-        _ => NAMELESS.to_owned(),
+        _ => UNNAMED_CLIENT.to_owned(),
     }
 }
 
 /// A request, with what its client said of itself.
 #[derive(Debug)]
-pub(crate) struct Call {
-    pub scope: Scope,
+pub(crate) struct ClientCall {
+    pub scope: SessionScope,
     pub workspace: Option<PathBuf>,
     pub policy: Option<PolicyRequest>,
-    pub asks: Asks,
+    pub elicitation: ElicitationSupport,
     /// The client takes a task's handle instead of an answer.
     pub takes_tasks: bool,
     context: RequestContext<RoleServer>,
     gone: watch::Receiver<bool>,
     /// What a cancelled call means for its turn.
-    cancelled: Cancelled,
+    on_cancel: OnCancel,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cancelled {
-    StopsTheTurn,
+enum OnCancel {
+    StopTurn,
     /// The connection was lost, which says nothing about the turn.
-    LeavesIt,
+    KeepTurn,
 }
 
 /// How a client asks its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum ElicitationSupport {
     /// By an answer that says so; the call then comes again (2026-07-28).
     ByAnswer,
     /// By a request of ours within the call.
@@ -75,7 +75,7 @@ pub(crate) enum Asks {
     Never,
 }
 
-impl Call {
+impl ClientCall {
     /// A sandbox that the client names for this call and that is not understood is a fault: the
     /// call is not carried out with another one.
     pub fn new(door: &Door, context: &RequestContext<RoleServer>) -> Result<Self, Fault> {
@@ -90,20 +90,20 @@ impl Call {
         let name = name_of(context);
         let stateless = is_stateless(context.protocol_version().as_ref());
         let abilities = context.client_capabilities().unwrap_or_default();
-        let cancelled = match (door.shared.transport, stateless) {
+        let on_cancel = match (door.shared.transport, stateless) {
             // Closing the answer is how a call is cancelled there.
-            (Transport::Stdio, _) | (Transport::Http, true) => Cancelled::StopsTheTurn,
-            (Transport::Http, false) => Cancelled::LeavesIt,
+            (Transport::Stdio, _) | (Transport::Http, true) => OnCancel::StopTurn,
+            (Transport::Http, false) => OnCancel::KeepTurn,
         };
         Ok(Self {
-            scope: Scope::of(&name, workspace.as_deref(), policy.as_ref()),
+            scope: SessionScope::of(&name, workspace.as_deref(), policy.as_ref()),
             workspace,
             policy,
-            asks: asks(&abilities, stateless, door.shared.transport),
+            elicitation: elicitation_support(&abilities, stateless, door.shared.transport),
             takes_tasks: abilities.supports_tasks(),
             context: context.clone(),
             gone: door.shared.gone.clone(),
-            cancelled,
+            on_cancel,
         })
     }
 
@@ -129,9 +129,9 @@ impl Call {
         tokio::select! {
             biased;
             Ok(_) = gone.wait_for(|gone| *gone) => Fault::Gone,
-            () = self.context.ct.cancelled() => match self.cancelled {
-                Cancelled::StopsTheTurn => Fault::Cancelled,
-                Cancelled::LeavesIt => Fault::Gone,
+            () = self.context.ct.cancelled() => match self.on_cancel {
+                OnCancel::StopTurn => Fault::Cancelled,
+                OnCancel::KeepTurn => Fault::Gone,
             },
         }
     }
@@ -141,7 +141,7 @@ fn is_stateless(version: Option<&ProtocolVersion>) -> bool {
     version.is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
-fn asks(abilities: &ClientCapabilities, stateless: bool, transport: Transport) -> Asks {
+fn elicitation_support(abilities: &ClientCapabilities, stateless: bool, transport: Transport) -> ElicitationSupport {
     let has_forms = match &abilities.elicitation {
         // Before there were kinds, there were forms only.
         Some(ElicitationCapability { form: None, url: None, .. }) => true,
@@ -149,10 +149,10 @@ fn asks(abilities: &ClientCapabilities, stateless: bool, transport: Transport) -
         None => false,
     };
     match (has_forms, stateless, transport) {
-        (false, ..) => Asks::Never,
-        (true, true, _) => Asks::ByAnswer,
-        (true, false, Transport::Stdio) => Asks::ByRequest,
+        (false, ..) => ElicitationSupport::Never,
+        (true, true, _) => ElicitationSupport::ByAnswer,
+        (true, false, Transport::Stdio) => ElicitationSupport::ByRequest,
         // Its answer would come as a request of its own, to a server that keeps no sessions.
-        (true, false, Transport::Http) => Asks::Never,
+        (true, false, Transport::Http) => ElicitationSupport::Never,
     }
 }

@@ -21,8 +21,8 @@ use tokio::sync::{OnceCell, watch};
 use windlass_client::{Client, ClientError};
 use windlass_protocol::policy::PolicyRequest;
 
-use crate::call::{Call, reads_only};
-use crate::sessions::Known;
+use crate::call::{ClientCall, text_only};
+use crate::sessions::SessionCache;
 use crate::{codex, resources, schema, tasks, tools};
 
 /// The revisions of the protocol that are spoken.
@@ -61,18 +61,18 @@ pub struct DoorOptions {
 /// The MCP server. Clones are the same door.
 #[derive(Clone)]
 pub struct Door {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<DoorShared>,
 }
 
 /// What all calls share.
-pub(crate) struct Shared {
+pub(crate) struct DoorShared {
     connect: Connect,
     client: OnceCell<Client>,
     pub(crate) transport: Transport,
     pub(crate) workspace: Option<PathBuf>,
     pub(crate) policy: Option<PolicyRequest>,
     pub(crate) interpreter: Option<String>,
-    pub(crate) known: Known,
+    pub(crate) session_cache: SessionCache,
     /// Becomes true when the client has closed its end.
     pub(crate) gone: watch::Receiver<bool>,
     /// Held, so that a door that nobody closes is never gone.
@@ -84,15 +84,15 @@ impl Door {
         let DoorOptions { connect, transport, workspace, policy, interpreter } = options;
         let (leave, gone) = watch::channel(false);
         let client = OnceCell::new();
-        let known = Known::default();
-        let shared = Shared {
+        let session_cache = SessionCache::default();
+        let shared = DoorShared {
             connect,
             client,
             transport,
             workspace,
             policy,
             interpreter,
-            known,
+            session_cache,
             gone,
             leave,
         };
@@ -162,7 +162,7 @@ impl ServerHandler for Door {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let mut tools = schema::tools().to_vec();
-        if reads_only(&context) {
+        if text_only(&context) {
             tools.iter_mut().for_each(|tool| tool.output_schema = None);
         }
         Ok(ListToolsResult::with_all_items(tools).with_cache_scope(CacheScope::Private))
@@ -173,12 +173,12 @@ impl ServerHandler for Door {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let call = match Call::new(self, &context) {
+        let call = match ClientCall::new(self, &context) {
             Ok(call) => call,
             Err(fault) => return Ok(fault.into_result().into()),
         };
         let mut done = tools::call(self, &call, request).await;
-        if reads_only(&context)
+        if text_only(&context)
             && let Ok(CallToolResponse::Complete(result)) = &mut done
         {
             result.structured_content = None;

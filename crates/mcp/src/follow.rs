@@ -10,9 +10,9 @@ use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::api::{SubmitTurn, Turn, TurnQuery, TurnState};
 use windlass_protocol::{SessionId, TurnId};
 
-use crate::call::Call;
+use crate::call::ClientCall;
 use crate::door::Door;
-use crate::input::{self, Answered, Asked};
+use crate::input::{self, AskOutcome, UserAnswer};
 use crate::reply::{Fault, TurnReply, output_link};
 use crate::{images, sessions, tasks};
 
@@ -27,18 +27,18 @@ const PROGRESS_CHARS_MAX: usize = 120;
 
 /// How a call looks at its turn.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct ReplyLimits {
     pub wait: Duration,
     pub output_bytes: usize,
 }
 
 /// A call and the turn that it looks at.
-pub(crate) struct Follow<'c> {
-    call: &'c Call,
+pub(crate) struct TurnFollower<'c> {
+    call: &'c ClientCall,
     client: &'c Client,
     session: SessionId,
     turn: TurnId,
-    look: Look,
+    limits: ReplyLimits,
     began: Instant,
     until: Instant,
     /// The number of the next question.
@@ -49,32 +49,32 @@ pub(crate) struct Follow<'c> {
 /// Runs code in the session that the call names.
 pub(crate) async fn run(
     door: &Door,
-    call: &Call,
+    call: &ClientCall,
     session: Option<&str>,
     code: String,
-    look: Look,
+    limits: ReplyLimits,
 ) -> Result<CallToolResponse, Fault> {
     let client = door.client().await?;
-    let mut place = sessions::find_or_make(door, call, session).await?;
+    let mut found = sessions::find_or_make(door, call, session).await?;
     let submit = SubmitTurn {
         id: Some(fresh_turn_id()),
         code,
-        output_bytes_max: Some(look.output_bytes),
+        output_bytes_max: Some(limits.output_bytes),
         ..SubmitTurn::default()
     };
     let mut tried = false;
     loop {
         let turn = submit.id.clone().unwrap_or_else(fresh_turn_id);
-        let mut follow = Follow::new(call, client, place.id.clone(), turn, look);
-        follow.note.clone_from(&place.note);
+        let mut follow = TurnFollower::new(call, client, found.id.clone(), turn, limits);
+        follow.note.clone_from(&found.note);
         match follow.submit(submit.clone()).await {
             // The session ended since it was last used: a name is then given to a new one.
             Err(Fault::Client(error)) if sessions::is_over(&error) && !tried => {
-                if !sessions::forget(door, &place) {
+                if !sessions::forget(door, &found) {
                     return Err(error.into());
                 }
                 tried = true;
-                place = sessions::find_or_make(door, call, session).await?;
+                found = sessions::find_or_make(door, call, session).await?;
             }
             Err(fault) => return Err(fault),
             Ok(turn) => return follow.see_through(turn).await,
@@ -82,17 +82,17 @@ pub(crate) async fn run(
     }
 }
 
-impl<'c> Follow<'c> {
+impl<'c> TurnFollower<'c> {
     pub fn new(
-        call: &'c Call,
+        call: &'c ClientCall,
         client: &'c Client,
         session: SessionId,
         turn: TurnId,
-        look: Look,
+        limits: ReplyLimits,
     ) -> Self {
         let began = Instant::now();
         let (until, question, note) = (began, 1, None);
-        let mut follow = Self { call, client, session, turn, look, began, until, question, note };
+        let mut follow = Self { call, client, session, turn, limits, began, until, question, note };
         follow.wait_anew();
         follow
     }
@@ -115,12 +115,12 @@ impl<'c> Follow<'c> {
     ) -> Result<CallToolResponse, Fault> {
         self.question = question.saturating_add(1);
         match input::answer_of(responses) {
-            Answered::With(text) => {
+            UserAnswer::Text(text) => {
                 input::send(self.client, &self.session, &self.turn, &text).await?;
                 self.wait_and_see_through().await
             }
-            Answered::Refused => self.reply_refused().await,
-            Answered::Not => {
+            UserAnswer::Declined => self.reply_refused().await,
+            UserAnswer::Missing => {
                 let turn = self.now().await?;
                 self.see_through(turn).await
             }
@@ -142,14 +142,14 @@ impl<'c> Follow<'c> {
                 TurnState::AwaitingInput => {
                     let asked = input::ask(self.call, &turn, self.question);
                     match self.unless_ended(async { Ok::<_, Fault>(asked.await) }).await? {
-                        Asked::Elsewhere => return self.reply(turn).await,
-                        Asked::ByAnswer(required) => return Ok(required.into()),
-                        Asked::Answered(Answered::With(text)) => {
+                        AskOutcome::NotAsked => return self.reply(turn).await,
+                        AskOutcome::ByAnswer(required) => return Ok(required.into()),
+                        AskOutcome::Answered(UserAnswer::Text(text)) => {
                             input::send(self.client, &self.session, &self.turn, &text).await?;
                             // Its user's time is not the call's.
                             self.wait_anew();
                         }
-                        Asked::Answered(_) => return self.reply_refused().await,
+                        AskOutcome::Answered(_) => return self.reply_refused().await,
                     }
                 }
                 TurnState::Waiting | TurnState::Running | TurnState::Interrupting => {
@@ -171,8 +171,8 @@ impl<'c> Follow<'c> {
 
     fn wait_anew(&mut self) {
         let wait = match self.call.takes_tasks {
-            true => self.look.wait.min(TASK_AFTER),
-            false => self.look.wait,
+            true => self.limits.wait.min(TASK_AFTER),
+            false => self.limits.wait,
         };
         self.until = Instant::now() + wait;
     }
@@ -183,7 +183,7 @@ impl<'c> Follow<'c> {
     }
 
     fn query(&self, wait_ms: u64) -> TurnQuery {
-        TurnQuery { wait_ms, output_bytes_max: Some(self.look.output_bytes) }
+        TurnQuery { wait_ms, output_bytes_max: Some(self.limits.output_bytes) }
     }
 
     fn next_wait_ms(&self) -> u64 {

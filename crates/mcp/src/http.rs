@@ -16,11 +16,11 @@ const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
 const OUR_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
 /// What answers MCP over HTTP.
-pub type Service = StreamableHttpService<Door, NeverSessionManager>;
+pub type McpService = StreamableHttpService<Door, NeverSessionManager>;
 
 /// The service. Whose requests come in is the node's to say: its gate has checked the token, the
 /// host and the origin.
-pub fn service(door: Door) -> Service {
+pub fn service(door: Door) -> McpService {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)

@@ -13,7 +13,7 @@ use windlass_client::Client;
 use windlass_protocol::api::{StdinWait, Turn, TurnInput, TurnQuery};
 use windlass_protocol::{SessionId, TurnId};
 
-use crate::call::{Asks, Call};
+use crate::call::{ElicitationSupport, ClientCall};
 use crate::reply::Fault;
 
 /// The name of the question, and of the field that holds its answer.
@@ -27,33 +27,33 @@ pub(crate) const REFUSED: &str = "the user was asked and gave no answer";
 
 /// Where a question went.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum AskOutcome {
     /// Not to the client's user; the model is told.
-    Elsewhere,
+    NotAsked,
     /// Into the answer to this call; the client comes back with it.
     ByAnswer(InputRequiredResult),
-    Answered(Answered),
+    Answered(UserAnswer),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
-    With(String),
-    Refused,
+pub(crate) enum UserAnswer {
+    Text(String),
+    Declined,
     /// Not at all: it is asked again.
-    Not,
+    Missing,
 }
 
 /// What a client brings back with an answer: which question of which turn it is for. It opens
 /// nothing that the client could not name by itself, so it is guarded against damage only.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct InputQuestion {
     pub session: SessionId,
     pub turn: TurnId,
     /// The first one that a call asks is 1.
     pub number: u32,
 }
 
-impl Question {
+impl InputQuestion {
     fn state(&self) -> String {
         let bare = self.bare();
         format!("{bare}/{:08x}", crc32fast::hash(bare.as_bytes()))
@@ -74,21 +74,21 @@ impl Question {
 }
 
 /// Asks the client's user what the turn asks; `number` says the how many-th question it is.
-pub(crate) async fn ask(call: &Call, turn: &Turn, number: u32) -> Asked {
+pub(crate) async fn ask(call: &ClientCall, turn: &Turn, number: u32) -> AskOutcome {
     let Some(wait) = turn.stdin_wait.as_ref().filter(|wait| !wait.secret) else {
-        return Asked::Elsewhere;
+        return AskOutcome::NotAsked;
     };
-    match call.asks {
-        Asks::Never => Asked::Elsewhere,
-        Asks::ByAnswer => {
+    match call.elicitation {
+        ElicitationSupport::Never => AskOutcome::NotAsked,
+        ElicitationSupport::ByAnswer => {
             let (session, turn) = (turn.session.clone(), turn.id.clone());
-            let state = Question { session, turn, number }.state();
-            Asked::ByAnswer(InputRequiredResult::new(Some(question(wait)), Some(state)))
+            let state = InputQuestion { session, turn, number }.state();
+            AskOutcome::ByAnswer(InputRequiredResult::new(Some(question(wait)), Some(state)))
         }
-        Asks::ByRequest => {
+        ElicitationSupport::ByRequest => {
             let asked = call.peer().create_elicitation_with_timeout(form(wait), Some(USER_WAIT));
             // A client that cannot ask after all leaves it to the model.
-            asked.await.map_or(Asked::Elsewhere, |answer| Asked::Answered(read(&answer)))
+            asked.await.map_or(AskOutcome::NotAsked, |answer| AskOutcome::Answered(read(&answer)))
         }
     }
 }
@@ -100,11 +100,11 @@ pub(crate) fn question(wait: &StdinWait) -> InputRequests {
 }
 
 /// What a client answered to a question that an answer or a task carried.
-pub(crate) fn answer_of(responses: &InputResponses) -> Answered {
+pub(crate) fn answer_of(responses: &InputResponses) -> UserAnswer {
     let answer = responses.get(INPUT).cloned();
     match answer.and_then(|answer| serde_json::from_value::<ElicitResult>(answer).ok()) {
         Some(answer) => read(&answer),
-        None => Answered::Not,
+        None => UserAnswer::Missing,
     }
 }
 
@@ -145,17 +145,17 @@ fn form(wait: &StdinWait) -> ElicitRequestParams {
     ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema: schema }
 }
 
-fn read(answer: &ElicitResult) -> Answered {
+fn read(answer: &ElicitResult) -> UserAnswer {
     if answer.action != ElicitationAction::Accept {
-        return Answered::Refused;
+        return UserAnswer::Declined;
     }
     let fields = answer.content.as_ref().and_then(Value::as_object);
     // A form that came back with its one field named otherwise has still been filled in.
     let field = fields.and_then(|fields| fields.get(INPUT).or_else(|| fields.values().next()));
     match field {
-        Some(Value::String(text)) => Answered::With(text.clone()),
-        Some(value @ (Value::Bool(_) | Value::Number(_))) => Answered::With(value.to_string()),
-        _ => Answered::Not,
+        Some(Value::String(text)) => UserAnswer::Text(text.clone()),
+        Some(value @ (Value::Bool(_) | Value::Number(_))) => UserAnswer::Text(value.to_string()),
+        _ => UserAnswer::Missing,
     }
 }
 
@@ -169,19 +169,19 @@ mod tests {
 
     #[test]
     fn an_answer_is_what_the_user_accepted() {
-        let with = |text: &str| Answered::With(text.to_owned());
+        let with = |text: &str| UserAnswer::Text(text.to_owned());
         for (answer, meant) in [
             (json!({"action": "accept", "content": {"input": "42"}}), with("42")),
             (json!({"action": "accept", "content": {"other": true}}), with("true")),
-            (json!({"action": "decline"}), Answered::Refused),
-            (json!({"action": "cancel"}), Answered::Refused),
-            (json!({"action": "accept"}), Answered::Not),
-            (json!({"action": "accept", "content": {"input": [1]}}), Answered::Not),
-            (json!("42"), Answered::Not),
+            (json!({"action": "decline"}), UserAnswer::Declined),
+            (json!({"action": "cancel"}), UserAnswer::Declined),
+            (json!({"action": "accept"}), UserAnswer::Missing),
+            (json!({"action": "accept", "content": {"input": [1]}}), UserAnswer::Missing),
+            (json!("42"), UserAnswer::Missing),
         ] {
             assert_eq!(answer_of(&responses(answer.clone())), meant, "{answer}");
         }
-        assert_eq!(answer_of(&InputResponses::new()), Answered::Not);
+        assert_eq!(answer_of(&InputResponses::new()), UserAnswer::Missing);
     }
 
     #[test]
@@ -197,12 +197,12 @@ mod tests {
     #[test]
     fn a_state_names_its_question_and_nothing_else_is_one() {
         let (session, turn) = (SessionId::parse("s-1").unwrap(), TurnId::parse("t2").unwrap());
-        let question = Question { session, turn, number: 3 };
+        let question = InputQuestion { session, turn, number: 3 };
         let state = question.state();
-        assert_eq!(Question::parse(&state), Some(question));
+        assert_eq!(InputQuestion::parse(&state), Some(question));
         let changed = state.replacen("t2", "t3", 1);
         for wrong in ["", "s-1/t2", "s-1/t2/3", &changed, &format!("{state}-TAMPERED")] {
-            assert_eq!(Question::parse(wrong), None, "{wrong}");
+            assert_eq!(InputQuestion::parse(wrong), None, "{wrong}");
         }
     }
 }

@@ -23,19 +23,19 @@ const AGAIN: char = '_';
 
 /// Whose sessions these are.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Scope(String);
+pub(crate) struct SessionScope(String);
 
 /// Which session a call means.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Wanted {
+pub(crate) enum SessionTarget {
     /// One of the client's own, by its name without a number; where there is none, one of
     /// somebody's that has the given word for its whole id.
     Own { name: String, or: Option<SessionId> },
     /// Somebody's, by its full id.
-    Known(SessionId),
+    ById(SessionId),
 }
 
-impl Scope {
+impl SessionScope {
     pub fn of(client: &str, workspace: Option<&Path>, policy: Option<&PolicyRequest>) -> Self {
         let client = plain(client.trim_end_matches("-mcp-client"), CLIENT_CHARS_MAX, "mcp");
         let path = workspace.map(Path::to_string_lossy).unwrap_or_default();
@@ -51,15 +51,15 @@ impl Scope {
 
     /// The session that is meant where a call names none, or by the name that it gives. What can
     /// only be a full id is taken as it is.
-    pub fn session(&self, name: Option<&str>) -> Result<Wanted, Fault> {
-        let own = |name: &str| Wanted::Own { name: name.to_owned(), or: None };
+    pub fn session(&self, name: Option<&str>) -> Result<SessionTarget, Fault> {
+        let own = |name: &str| SessionTarget::Own { name: name.to_owned(), or: None };
         let Some(name) = name else { return Ok(own(&self.0)) };
         let below = name.strip_prefix(&self.0).unwrap_or_default();
         if name == self.0 {
             return Ok(own(name));
         }
         if below.starts_with(AGAIN) || (below.starts_with('-') && below.contains(AGAIN)) {
-            return SessionId::parse(name).map(Wanted::Known).map_err(|_| bad_name(name));
+            return SessionId::parse(name).map(SessionTarget::ById).map_err(|_| bad_name(name));
         }
         if below.starts_with('-') {
             return Ok(own(name));
@@ -70,10 +70,10 @@ impl Scope {
         match short {
             true => {
                 let or = SessionId::parse(name).ok();
-                Ok(Wanted::Own { name: format!("{}-{name}", self.0), or })
+                Ok(SessionTarget::Own { name: format!("{}-{name}", self.0), or })
             }
             // Not a name of ours, but it may be a whole id.
-            false => SessionId::parse(name).map(Wanted::Known).map_err(|_| bad_name(name)),
+            false => SessionId::parse(name).map(SessionTarget::ById).map_err(|_| bad_name(name)),
         }
     }
 
@@ -124,39 +124,39 @@ mod tests {
 
     use super::*;
 
-    fn own(scope: &Scope, name: Option<&str>) -> String {
+    fn own(scope: &SessionScope, name: Option<&str>) -> String {
         match scope.session(name) {
-            Ok(Wanted::Own { name, .. }) => name,
+            Ok(SessionTarget::Own { name, .. }) => name,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_scope_is_of_a_client_a_place_and_a_policy() {
-        let at = |client, path: &str| Scope::of(client, Some(Path::new(path)), None);
+        let at = |client, path: &str| SessionScope::of(client, Some(Path::new(path)), None);
         let shop = at("codex-mcp-client", "/srv/My Shop");
         assert!(shop.0.starts_with("codex-my-shop-"), "{}", shop.0);
         assert_eq!(shop, at("codex-mcp-client", "/srv/My Shop"));
         assert_ne!(shop, at("codex-mcp-client", "/opt/My Shop"));
         assert_ne!(shop, at("claude-code", "/srv/My Shop"));
         let policy = PolicyRequest { preset: Some(Preset::ReadOnly), ..PolicyRequest::default() };
-        let strict = Scope::of("codex-mcp-client", Some(Path::new("/srv/My Shop")), Some(&policy));
+        let strict = SessionScope::of("codex-mcp-client", Some(Path::new("/srv/My Shop")), Some(&policy));
         assert_ne!(shop, strict);
-        assert!(Scope::of("Ünïcode!", None, None).0.starts_with("n-code-shared-"));
-        assert!(Scope::of("", None, None).0.starts_with("mcp-shared-"));
+        assert!(SessionScope::of("Ünïcode!", None, None).0.starts_with("n-code-shared-"));
+        assert!(SessionScope::of("", None, None).0.starts_with("mcp-shared-"));
     }
 
     #[test]
     fn every_name_in_a_scope_fits_into_an_id() {
         let long = "x".repeat(300);
-        let scope = Scope::of(&long, Some(Path::new(&format!("/{long}"))), None);
+        let scope = SessionScope::of(&long, Some(Path::new(&format!("/{long}"))), None);
         let name = own(&scope, Some(&"y".repeat(OWN_CHARS_MAX)));
         assert!(id_of(&name, 9999).is_ok(), "{name}");
     }
 
     #[test]
     fn a_name_is_meant_in_the_scope_and_a_whole_id_as_it_is() {
-        let scope = Scope::of("a", Some(Path::new("/b")), None);
+        let scope = SessionScope::of("a", Some(Path::new("/b")), None);
         let default = own(&scope, None);
         assert_eq!(own(&scope, Some("plots")), format!("{default}-plots"));
         assert_eq!(own(&scope, Some(&default)), default);
@@ -164,17 +164,17 @@ mod tests {
         let second = format!("{default}_2");
         assert_eq!(
             scope.session(Some(&second)).unwrap(),
-            Wanted::Known(SessionId::parse(second).unwrap())
+            SessionTarget::ById(SessionId::parse(second).unwrap())
         );
         let other = "another-client-somewhere-12345678";
         assert_eq!(
             scope.session(Some(other)).unwrap(),
-            Wanted::Known(SessionId::parse(other).unwrap())
+            SessionTarget::ById(SessionId::parse(other).unwrap())
         );
         // A short word may be either.
         let either = scope.session(Some("sabcdefghij")).unwrap();
         let (name, or) = (format!("{default}-sabcdefghij"), SessionId::parse("sabcdefghij").ok());
-        assert_eq!(either, Wanted::Own { name, or });
+        assert_eq!(either, SessionTarget::Own { name, or });
         assert!(scope.session(Some("a/b")).is_err());
         assert!(scope.session(Some("")).is_err());
     }

@@ -307,11 +307,11 @@ mod tests {
             let required = tool.input_schema.contains_key("required");
             assert_eq!(arguments::read::<T>(None).is_err(), required, "{name}");
         }
-        takes::<arguments::Run>(RUN);
-        takes::<arguments::Continue>(CONTINUE);
-        takes::<arguments::Interrupt>(INTERRUPT);
-        takes::<arguments::Reset>(RESET);
-        takes::<arguments::Sessions>(SESSIONS);
-        takes::<arguments::ReadOutput>(READ_OUTPUT);
+        takes::<arguments::RunArguments>(RUN);
+        takes::<arguments::ContinueArguments>(CONTINUE);
+        takes::<arguments::InterruptArguments>(INTERRUPT);
+        takes::<arguments::ResetArguments>(RESET);
+        takes::<arguments::SessionsArguments>(SESSIONS);
+        takes::<arguments::ReadOutputArguments>(READ_OUTPUT);
     }
 }

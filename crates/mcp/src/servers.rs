@@ -12,12 +12,12 @@ mod connection;
 mod host;
 mod http;
 mod names;
-mod pause;
+mod restart_pause;
 mod process;
 mod result;
 mod server;
 mod tools;
-mod words;
+mod stderr;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ use windlass_protocol::api::{ServerList, ServerSessions, ServersQuery};
 use crate::door::Connect;
 pub use config::ConfigFile;
 pub use process::HOLD;
-use server::Server;
+use server::McpServer;
 
 /// Where the page about them is.
 pub const PATH: &str = "/v1/mcp/servers";
@@ -58,14 +58,14 @@ pub struct ServersOptions {
 /// The MCP servers of a node. Clones are the same.
 #[derive(Clone)]
 pub struct Servers {
-    shared: Arc<Shared>,
+    shared: Arc<ServersShared>,
 }
 
-struct Shared {
+struct ServersShared {
     config: ConfigFile,
     connect: Connect,
     /// The servers, or why there are none.
-    servers: Result<Vec<Arc<Server>>, String>,
+    servers: Result<Vec<Arc<McpServer>>, String>,
     changed: watch::Sender<u64>,
     stop: watch::Sender<bool>,
     lives: Mutex<JoinSet<()>>,
@@ -80,10 +80,10 @@ impl Servers {
         if let Err(error) = &entries {
             tracing::error!(error, "there are no mcp servers");
         }
-        let made = |entry| Arc::new(Server::new(entry, program.clone(), changed.clone()));
+        let made = |entry| Arc::new(McpServer::new(entry, program.clone(), changed.clone()));
         let servers = entries.map(|entries| entries.into_iter().map(made).collect());
         let (stop, lives) = (watch::Sender::new(false), Mutex::default());
-        Self { shared: Arc::new(Shared { config, connect, servers, changed, stop, lives }) }
+        Self { shared: Arc::new(ServersShared { config, connect, servers, changed, stop, lives }) }
     }
 
     /// What the node mounts.
@@ -157,7 +157,7 @@ impl Servers {
     }
 }
 
-async fn offer(shared: Arc<Shared>, sessions: ServerSessions, servers: Vec<Arc<Server>>) {
+async fn offer(shared: Arc<ServersShared>, sessions: ServerSessions, servers: Vec<Arc<McpServer>>) {
     match (shared.connect)().await {
         Ok(client) => host::offer(client, sessions, servers, shared.changed.subscribe()).await,
         Err(error) => tracing::error!(%error, "the mcp servers' tools cannot be offered"),

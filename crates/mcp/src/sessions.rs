@@ -8,13 +8,13 @@ use windlass_client::{Client, ClientError, WhichSessions};
 use windlass_protocol::api::{CreateSession, Session, SessionState};
 use windlass_protocol::{ErrorCode, SessionId};
 
-use crate::call::Call;
+use crate::call::ClientCall;
 use crate::door::Door;
-use crate::names::{Wanted, id_of, use_of};
+use crate::names::{SessionTarget, id_of, use_of};
 use crate::reply::Fault;
 
 /// Names whose session is remembered. More are looked up again.
-const KNOWN_MAX: usize = 1024;
+const CACHED_MAX: usize = 1024;
 
 /// How long a client's session stays without it and without a turn: until it comes back the next day. The
 /// next call after that gets a new session, and is told so.
@@ -25,7 +25,7 @@ const TRIES_MAX: usize = 8;
 
 /// Sessions that were there when they were last used, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct SessionCache {
     ids: Mutex<HashMap<String, SessionId>>,
 }
 
@@ -38,21 +38,21 @@ pub(crate) enum Intent {
 
 /// A session to work in.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct CallSession {
     pub id: SessionId,
     /// What its user should know: that it is new, and why.
     pub note: Option<String>,
     name: Option<String>,
 }
 
-impl Known {
+impl SessionCache {
     fn get(&self, name: &str) -> Option<SessionId> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
     fn put(&self, name: &str, id: &SessionId) {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        if ids.len() >= KNOWN_MAX {
+        if ids.len() >= CACHED_MAX {
             ids.clear();
         }
         ids.insert(name.to_owned(), id.clone());
@@ -66,17 +66,17 @@ impl Known {
 /// The session that a call names, or its client's own; made if there is none.
 pub(crate) async fn find_or_make(
     door: &Door,
-    call: &Call,
+    call: &ClientCall,
     name: Option<&str>,
-) -> Result<Place, Fault> {
+) -> Result<CallSession, Fault> {
     match call.scope.session(name)? {
-        Wanted::Known(id) => {
+        SessionTarget::ById(id) => {
             check_scope(call, &id, Intent::Work)?;
-            Ok(Place { id, note: None, name: None })
+            Ok(CallSession { id, note: None, name: None })
         }
-        Wanted::Own { name, or } => {
-            if let Some(id) = door.shared.known.get(&name) {
-                return Ok(Place { id, note: None, name: Some(name) });
+        SessionTarget::Own { name, or } => {
+            if let Some(id) = door.shared.session_cache.get(&name) {
+                return Ok(CallSession { id, note: None, name: Some(name) });
             }
             let client = door.client().await?;
             let (id, note) = match live(client, &name, or.as_ref()).await? {
@@ -85,8 +85,8 @@ pub(crate) async fn find_or_make(
                 Some(id) => (id, None),
                 None => make(door, client, call, &name).await?,
             };
-            door.shared.known.put(&name, &id);
-            Ok(Place { id, note, name: Some(name) })
+            door.shared.session_cache.put(&name, &id);
+            Ok(CallSession { id, note, name: Some(name) })
         }
     }
 }
@@ -94,17 +94,17 @@ pub(crate) async fn find_or_make(
 /// The session that a call names, or its client's own, which has to be there.
 pub(crate) async fn find(
     door: &Door,
-    call: &Call,
+    call: &ClientCall,
     name: Option<&str>,
     intent: Intent,
 ) -> Result<SessionId, Fault> {
     match call.scope.session(name)? {
-        Wanted::Known(id) => {
+        SessionTarget::ById(id) => {
             check_scope(call, &id, intent)?;
             Ok(id)
         }
-        Wanted::Own { name, or } => {
-            if let Some(id) = door.shared.known.get(&name) {
+        SessionTarget::Own { name, or } => {
+            if let Some(id) = door.shared.session_cache.get(&name) {
                 return Ok(id);
             }
             let or = or.filter(|id| check_scope(call, id, intent).is_ok());
@@ -116,11 +116,11 @@ pub(crate) async fn find(
 
 /// The session that was meant is gone: the next call looks for another one. Whether that is worth
 /// trying again with.
-pub(crate) fn forget(door: &Door, place: &Place) -> bool {
-    if let Some(name) = &place.name {
-        door.shared.known.forget(name);
+pub(crate) fn forget(door: &Door, session: &CallSession) -> bool {
+    if let Some(name) = &session.name {
+        door.shared.session_cache.forget(name);
     }
-    place.name.is_some()
+    session.name.is_some()
 }
 
 pub(crate) fn is_over(error: &ClientError) -> bool {
@@ -129,7 +129,7 @@ pub(crate) fn is_over(error: &ClientError) -> bool {
 
 /// Code runs in the client's own sessions, which have the policy that its user chose for it; another
 /// one may be looser. Others' output may be read, unless the client has a policy of its own.
-pub(crate) fn check_scope(call: &Call, id: &SessionId, intent: Intent) -> Result<(), Fault> {
+pub(crate) fn check_scope(call: &ClientCall, id: &SessionId, intent: Intent) -> Result<(), Fault> {
     let reads = intent == Intent::Read && call.policy.is_none();
     match reads || call.scope.owns(id) {
         true => Ok(()),
@@ -155,7 +155,7 @@ async fn live(
 async fn make(
     door: &Door,
     client: &Client,
-    call: &Call,
+    call: &ClientCall,
     name: &str,
 ) -> Result<(SessionId, Option<String>), Fault> {
     let before = last_use(client, name).await?;

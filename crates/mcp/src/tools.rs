@@ -13,10 +13,10 @@ use windlass_protocol::api::{CloseQuery, OutputQuery, SearchQuery, Session, Turn
 use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo, kinds};
 
 use crate::arguments::{self, output_bytes, wait_ms};
-use crate::call::Call;
+use crate::call::ClientCall;
 use crate::door::Door;
-use crate::follow::{self, Follow, Look};
-use crate::input::{self, Question};
+use crate::follow::{self, TurnFollower, ReplyLimits};
+use crate::input::{self, InputQuestion};
 use crate::reply::Fault;
 use crate::schema;
 use crate::sessions::{self, Intent};
@@ -33,14 +33,14 @@ const MATCHES_MAX: usize = 200;
 /// Carries a call out.
 pub(crate) async fn call(
     door: &Door,
-    call: &Call,
+    call: &ClientCall,
     request: CallToolRequestParams,
 ) -> Result<CallToolResponse, ErrorData> {
     let CallToolRequestParams { name, arguments, input_responses, request_state, .. } = request;
     let done = match &*name {
         // The same call again, with the answer to what its code asked: the code runs already.
         schema::RUN | schema::CONTINUE if request_state.is_some() => {
-            let question = request_state.as_deref().and_then(Question::parse);
+            let question = request_state.as_deref().and_then(InputQuestion::parse);
             let question = question.ok_or_else(|| not_ours("it is damaged"))?;
             let wait = arguments.as_ref().and_then(|all| all.get("wait_seconds")?.as_f64());
             go_on(door, call, question, &input_responses.unwrap_or_default(), wait).await
@@ -60,8 +60,8 @@ pub(crate) async fn call(
 
 async fn run(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::Run, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::RunArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
     if let Some(language) = arguments.language.as_deref().filter(|name| kinds::find(name).is_none())
@@ -69,14 +69,14 @@ async fn run(
         let there = kinds::names();
         return Err(Fault::Arguments(format!("language {language:?} is not there; {there} is")));
     }
-    let look = look(arguments.wait_seconds, arguments.max_tokens);
-    follow::run(door, call, arguments.session.as_deref(), arguments.code, look).await
+    let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens);
+    follow::run(door, call, arguments.session.as_deref(), arguments.code, limits).await
 }
 
 async fn continue_turn(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::Continue, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::ContinueArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
     let client = door.client().await?;
@@ -86,8 +86,8 @@ async fn continue_turn(
         Some(turn) => turn_id(turn)?,
         None => newest_turn(door, &session).await?,
     };
-    let look = look(arguments.wait_seconds, arguments.max_tokens);
-    let follow = Follow::new(call, client, session.clone(), turn.clone(), look);
+    let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens);
+    let follow = TurnFollower::new(call, client, session.clone(), turn.clone(), limits);
     let Some(line) = &arguments.input else {
         let now = follow.now().await?;
         return follow.see_through(now).await;
@@ -99,15 +99,15 @@ async fn continue_turn(
 /// A call that comes back with what its user answered.
 async fn go_on(
     door: &Door,
-    call: &Call,
-    question: Question,
+    call: &ClientCall,
+    question: InputQuestion,
     responses: &InputResponses,
     wait_seconds: Option<f64>,
 ) -> Result<CallToolResponse, Fault> {
-    let Question { session, turn, number } = question;
+    let InputQuestion { session, turn, number } = question;
     sessions::check_scope(call, &session, Intent::Work)?;
     let client = door.client().await?;
-    let follow = Follow::new(call, client, session, turn, look(wait_seconds, None));
+    let follow = TurnFollower::new(call, client, session, turn, reply_limits(wait_seconds, None));
     follow.answered(number, responses).await
 }
 
@@ -117,8 +117,8 @@ fn not_ours(why: &str) -> ErrorData {
 
 async fn interrupt(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::Interrupt, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::InterruptArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let client = door.client().await?;
     let session = sessions::find(door, call, arguments?.session.as_deref(), Intent::Work).await?;
@@ -140,8 +140,8 @@ async fn interrupt(
 
 async fn reset(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::Reset, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::ResetArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
     let client = door.client().await?;
@@ -158,10 +158,10 @@ async fn reset(
 
 async fn list(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::Sessions, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::SessionsArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
-    let arguments::Sessions {} = arguments?;
+    let arguments::SessionsArguments {} = arguments?;
     let mut sessions = door.client().await?.sessions(WhichSessions::Live).await?.sessions;
     sessions.retain(|one| sessions::check_scope(call, &one.id, Intent::Read).is_ok());
     let shown = &sessions[..sessions.len().min(LIST_MAX)];
@@ -202,8 +202,8 @@ fn state(session: &Session) -> String {
 
 async fn read_output(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::ReadOutput, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::ReadOutputArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
     let client = door.client().await?;
@@ -267,9 +267,9 @@ fn turn_id(text: &str) -> Result<TurnId, Fault> {
     TurnId::parse(text).map_err(|error| Fault::Arguments(error.to_string()))
 }
 
-fn look(wait_seconds: Option<f64>, max_tokens: Option<usize>) -> Look {
+fn reply_limits(wait_seconds: Option<f64>, max_tokens: Option<usize>) -> ReplyLimits {
     let wait = Duration::from_millis(wait_ms(wait_seconds));
-    Look { wait, output_bytes: output_bytes(max_tokens) }
+    ReplyLimits { wait, output_bytes: output_bytes(max_tokens) }
 }
 
 fn answer(text: String, structured: Value) -> CallToolResponse {

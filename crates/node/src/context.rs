@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use windlass_client::patience::Patience;
+use windlass_client::timers::TimerPool;
 use windlass_journal::{IndexHome, Journal};
 use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::storage::{IndexStorage, StateStorage};
@@ -67,7 +67,7 @@ pub(crate) struct Serving {
     /// What followers of sessions were sent last.
     pub pieces: RecentPieces,
     /// For replies that wait.
-    pub patience: Patience,
+    pub patience: TimerPool,
 }
 
 /// What the node has of the machine for its sessions.

@@ -11,9 +11,9 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// What is to be in a file.
-pub struct FileContent(pub(super) Source);
+pub struct FileContent(pub(super) ContentSource);
 
-pub(super) enum Source {
+pub(super) enum ContentSource {
     Whole(Bytes),
     Pieces(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>),
 }
@@ -30,13 +30,13 @@ impl FileContent {
                 Err(error) => Some((Err(error), None)),
             }
         });
-        Self(Source::Pieces(Box::pin(pieces)))
+        Self(ContentSource::Pieces(Box::pin(pieces)))
     }
 }
 
 impl<B: Into<Bytes>> From<B> for FileContent {
     fn from(bytes: B) -> Self {
-        Self(Source::Whole(bytes.into()))
+        Self(ContentSource::Whole(bytes.into()))
     }
 }
 

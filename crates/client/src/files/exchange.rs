@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use windlass_protocol::api::{API, API_HEADER, ApiError};
 use windlass_protocol::host::WITHIN_HEADER;
 
-use super::content::{FileContent, Source};
+use super::content::{FileContent, ContentSource};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::stream::LeanStream;
@@ -33,12 +33,12 @@ const PIECE_WAIT: Duration = Duration::from_secs(60);
 /// The largest answer that is read whole.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-type Sent = UnsyncBoxBody<Bytes, io::Error>;
+type UploadBody = UnsyncBoxBody<Bytes, io::Error>;
 
 /// A body on its way.
-pub(super) struct Outgoing(Sent);
+pub(super) struct RequestBody(UploadBody);
 
-impl Outgoing {
+impl RequestBody {
     pub fn nothing() -> Self {
         Self::whole(Bytes::new())
     }
@@ -53,11 +53,11 @@ impl Outgoing {
     }
 }
 
-impl From<FileContent> for Outgoing {
+impl From<FileContent> for RequestBody {
     fn from(content: FileContent) -> Self {
         match content.0 {
-            Source::Whole(bytes) => Self::whole(bytes),
-            Source::Pieces(pieces) => Self::pieces(pieces),
+            ContentSource::Whole(bytes) => Self::whole(bytes),
+            ContentSource::Pieces(pieces) => Self::pieces(pieces),
         }
     }
 }
@@ -66,13 +66,13 @@ impl From<FileContent> for Outgoing {
 pub(super) struct Exchange {
     client: Client,
     name: String,
-    wire: Wire,
+    wire: TransferDriver,
     headers: HeaderMap,
     body: Incoming,
 }
 
 /// The connection; absent once it is over.
-type Wire = Option<http1::Connection<TokioIo<LeanStream>, Sent>>;
+type TransferDriver = Option<http1::Connection<TokioIo<LeanStream>, UploadBody>>;
 
 impl Exchange {
     pub async fn send(
@@ -80,7 +80,7 @@ impl Exchange {
         method: Method,
         uri: String,
         headers: HeaderMap,
-        body: Outgoing,
+        body: RequestBody,
     ) -> Result<Self, ClientError> {
         let name = format!("{method} {}", uri.split('?').next().unwrap_or_default());
         let address = client.pool().address();
@@ -97,7 +97,7 @@ impl Exchange {
         let mut wire = Some(wire);
         let mut answering = pin!(sender.send_request(request));
         let answering = poll_fn(|cx| driven(&mut wire, cx, |cx| answering.as_mut().poll(cx)));
-        let answered = client.patience().within(UPLOAD_WAIT, answering).await;
+        let answered = client.timers().within(UPLOAD_WAIT, answering).await;
         let Some(answered) = answered else {
             return Err(ClientError::Timeout { request: name, after: UPLOAD_WAIT });
         };
@@ -133,7 +133,7 @@ impl Exchange {
         let (wire, body) = (&mut self.wire, &mut self.body);
         loop {
             let part = poll_fn(|cx| driven(wire, cx, |cx| Pin::new(&mut *body).poll_frame(cx)));
-            let Some(part) = self.client.patience().within(PIECE_WAIT, part).await else {
+            let Some(part) = self.client.timers().within(PIECE_WAIT, part).await else {
                 let request = self.name.clone();
                 return Err(ClientError::Timeout { request, after: PIECE_WAIT });
             };
@@ -181,7 +181,7 @@ fn introduce(client: &Client, headers: &mut HeaderMap) {
 
 /// Polls, then lets the connection read and write, then polls again.
 fn driven<T>(
-    wire: &mut Wire,
+    wire: &mut TransferDriver,
     cx: &mut Context<'_>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {

@@ -4,18 +4,18 @@ use hyper::body::Incoming;
 use windlass_protocol::SessionId;
 use windlass_protocol::api::FileEvent;
 
-use crate::call::Call;
+use crate::call::HttpCall;
 use crate::client::Client;
-use crate::connection::Connection;
+use crate::connection::HttpConnection;
 use crate::error::ClientError;
-use crate::query::Path;
-use crate::sse::Parser;
+use crate::query::RequestPath;
+use crate::sse::SseParser;
 
 /// A directory being watched. Dropping it ends the watch.
 pub struct FileWatch {
-    connection: Connection,
+    connection: HttpConnection,
     body: Incoming,
-    parser: Parser,
+    parser: SseParser,
 }
 
 impl Client {
@@ -26,11 +26,11 @@ impl Client {
         session: &SessionId,
         path: &str,
     ) -> Result<FileWatch, ClientError> {
-        let asked = Path::new(&["sessions", session.as_str(), "files", "watch"])
+        let asked = RequestPath::new(&["sessions", session.as_str(), "files", "watch"])
             .text("path", Some(path).filter(|path| !path.is_empty()));
-        let call = Call::get(asked.done()).accepting("text/event-stream");
+        let call = HttpCall::get(asked.done()).accepting("text/event-stream");
         let (connection, body) = self.stream(&call).await?;
-        Ok(FileWatch { connection, body, parser: Parser::default() })
+        Ok(FileWatch { connection, body, parser: SseParser::default() })
     }
 }
 

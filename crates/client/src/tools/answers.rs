@@ -20,32 +20,32 @@ const HEAD_BYTES: usize = 256;
 
 /// Gives answers to calls, from any task or thread. Clones are the same line.
 #[derive(Debug, Clone, Default)]
-pub struct Answers {
-    line: Arc<Line>,
+pub struct ToolAnswers {
+    queue: Arc<AnswerQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
-    waiting: Mutex<Waiting>,
+struct AnswerQueue {
+    waiting: Mutex<QueuedAnswers>,
     waker: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedAnswers {
     first: VecDeque<Bytes>,
-    answers: VecDeque<Answer>,
+    answers: VecDeque<QueuedAnswer>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct QueuedAnswer {
     call: Within,
     ok: bool,
     /// What is left of it.
     body: Bytes,
 }
 
-impl Answers {
+impl ToolAnswers {
     /// Answers a call: with JSON, or with an error that the code will see raised. Never waits; an
     /// answer that is too large, or one too many, is an error that says so.
     pub fn give(&self, call: &Within, answer: Result<Bytes, ToolError>) {
@@ -54,28 +54,28 @@ impl Answers {
                 let bytes = body.len();
                 let message =
                     format!("the answer has {bytes} bytes, over the limit of {MESSAGE_BYTES_MAX}");
-                (false, failed(ErrorCode::MessageTooLarge, message))
+                (false, error_body(ErrorCode::MessageTooLarge, message))
             }
             Ok(body) => (true, body),
-            Err(error) => (false, told(&error)),
+            Err(error) => (false, encoded_error(&error)),
         };
         let mut waiting = self.waiting();
         let (ok, body) = if waiting.bytes + body.len() > WAITING_BYTES_MAX {
             let message = "the node does not take the tool host's answers".to_owned();
-            (false, failed(ErrorCode::Overloaded, message))
+            (false, error_body(ErrorCode::Overloaded, message))
         } else {
             (ok, body)
         };
         waiting.bytes += body.len();
-        waiting.answers.push_back(Answer { call: call.clone(), ok, body });
+        waiting.answers.push_back(QueuedAnswer { call: call.clone(), ok, body });
         drop(waiting);
-        self.line.waker.wake();
+        self.queue.waker.wake();
     }
 
     /// Something that goes before all answers.
     pub(super) fn push_first(&self, message: &FromHost, body: &[u8]) {
         self.waiting().first.push_back(encoded(message, body));
-        self.line.waker.wake();
+        self.queue.waker.wake();
     }
 
     /// Drops what is left of an answer that nobody waits for.
@@ -95,17 +95,17 @@ impl Answers {
         if let Some(message) = self.waiting().next() {
             return Some(message);
         }
-        self.line.waker.register(cx.waker());
+        self.queue.waker.register(cx.waker());
         // It may have come before the waker was there to be woken.
         self.waiting().next()
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.line.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, QueuedAnswers> {
+        self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl QueuedAnswers {
     fn next(&mut self) -> Option<Bytes> {
         if let Some(message) = self.first.pop_front() {
             return Some(message);
@@ -130,12 +130,12 @@ fn encoded(message: &FromHost, body: &[u8]) -> Bytes {
     bytes.into()
 }
 
-fn failed(code: ErrorCode, message: String) -> Bytes {
-    told(&ToolError { message, code: Some(code), kind: None })
+fn error_body(code: ErrorCode, message: String) -> Bytes {
+    encoded_error(&ToolError { message, code: Some(code), kind: None })
 }
 
 /// An error in its one frame: a message that is too long for it is cut.
-fn told(error: &ToolError) -> Bytes {
+fn encoded_error(error: &ToolError) -> Bytes {
     let json = |error: &ToolError| serde_json::to_vec(error).expect("it is all JSON");
     let whole = json(error);
     if whole.len() <= CHUNK_BYTES_MAX {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     /// What leaves, as call, success, bytes and whether more follows.
-    fn left(answers: &Answers) -> Vec<(u64, bool, usize, bool)> {
+    fn left(answers: &ToolAnswers) -> Vec<(u64, bool, usize, bool)> {
         let waker = futures_util::task::noop_waker();
         let cx = Context::from_waker(&waker);
         std::iter::from_fn(|| answers.next(&cx))
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_small_answer_waits_for_a_piece_of_a_large_one_and_no_more() {
-        let answers = Answers::default();
+        let answers = ToolAnswers::default();
         answers.give(&call(1), Ok(vec![b' '; 2 * CHUNK_BYTES_MAX + 5].into()));
         answers.give(&call(2), Ok(Bytes::from_static(b"2")));
         answers.give(&call(3), Ok(Bytes::new()));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_sent_is_an_error_in_one_frame() {
-        let answers = Answers::default();
+        let answers = ToolAnswers::default();
         answers.give(&call(1), Ok(vec![b' '; MESSAGE_BYTES_MAX + 1].into()));
         let long = ToolError {
             message: "\u{1}".repeat(CHUNK_BYTES_MAX),

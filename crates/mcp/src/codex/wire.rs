@@ -29,7 +29,7 @@ pub(super) enum Profile {
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum FileSystem {
     Restricted {
-        entries: Vec<Entry>,
+        entries: Vec<ProfileEntry>,
         /// How deep patterns are looked for, and patterns are refused.
         #[serde(default, rename = "glob_scan_max_depth")]
         _glob_scan_max_depth: Option<u64>,
@@ -39,15 +39,15 @@ pub(super) enum FileSystem {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Entry {
+pub(super) struct ProfileEntry {
     pub path: EntryPath,
-    pub access: Access,
+    pub access: EntryAccess,
     #[serde(default, rename = "missing_path_behavior")]
     _missing_path_behavior: Option<MissingPath>,
 }
 
-impl Entry {
-    fn new(path: EntryPath, access: Access) -> Self {
+impl ProfileEntry {
+    fn new(path: EntryPath, access: EntryAccess) -> Self {
         Self { path, access, _missing_path_behavior: None }
     }
 }
@@ -86,7 +86,7 @@ pub(super) enum Special {
 /// In the order in which one wins over another at the same path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Access {
+pub(super) enum EntryAccess {
     Read,
     Write,
     #[serde(alias = "none")]
@@ -152,7 +152,7 @@ const KEPT: [&str; 3] = [".git", ".agents", ".codex"];
 impl LegacyPolicy {
     /// The profile that says the same.
     pub fn into_profile(self) -> Profile {
-        let root = || Entry::new(EntryPath::Special { value: Special::Root {} }, Access::Read);
+        let root = || ProfileEntry::new(EntryPath::Special { value: Special::Root {} }, EntryAccess::Read);
         match self {
             Self::DangerFullAccess {} => Profile::Disabled {},
             Self::ExternalSandbox { network_access } => {
@@ -161,16 +161,16 @@ impl LegacyPolicy {
             Self::ReadOnly { network_access, .. } => managed(vec![root()], network_access),
             Self::WorkspaceWrite { writable_roots, network_access, .. } => {
                 let project = Special::ProjectRoots { subpath: None };
-                let project = Entry::new(EntryPath::Special { value: project }, Access::Write);
+                let project = ProfileEntry::new(EntryPath::Special { value: project }, EntryAccess::Write);
                 let kept_here = KEPT.iter().map(|name| {
                     let value = Special::ProjectRoots { subpath: Some((*name).to_owned()) };
-                    Entry::new(EntryPath::Special { value }, Access::Read)
+                    ProfileEntry::new(EntryPath::Special { value }, EntryAccess::Read)
                 });
-                let at = |path: String, access| Entry::new(EntryPath::Path { path }, access);
+                let at = |path: String, access| ProfileEntry::new(EntryPath::Path { path }, access);
                 let roots = writable_roots.into_iter().flat_map(|root| {
-                    let kept = KEPT.iter().map(|name| at(format!("{root}/{name}"), Access::Read));
-                    let kept: Vec<Entry> = kept.collect();
-                    std::iter::once(at(root, Access::Write)).chain(kept)
+                    let kept = KEPT.iter().map(|name| at(format!("{root}/{name}"), EntryAccess::Read));
+                    let kept: Vec<ProfileEntry> = kept.collect();
+                    std::iter::once(at(root, EntryAccess::Write)).chain(kept)
                 });
                 let first = [root(), project].into_iter();
                 managed(first.chain(kept_here).chain(roots).collect(), network_access)
@@ -179,7 +179,7 @@ impl LegacyPolicy {
     }
 }
 
-fn managed(entries: Vec<Entry>, network_access: bool) -> Profile {
+fn managed(entries: Vec<ProfileEntry>, network_access: bool) -> Profile {
     let file_system = FileSystem::Restricted { entries, _glob_scan_max_depth: None };
     let network = match network_access {
         true => NetworkAccess::Enabled,

@@ -28,33 +28,33 @@ const START_WAIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigFile {
     /// The usual place, where none need be.
-    Usual(PathBuf),
+    Default(PathBuf),
     /// Somebody has named it.
     Named(PathBuf),
 }
 
 /// One server as the file has it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct ServerEntry {
     pub name: String,
     /// The same as an identifier, unlike all others.
     pub group: String,
     pub sessions: ServerSessions,
     pub start_wait: Duration,
     /// How it is reached, or why it cannot be.
-    pub way: Result<Way, String>,
+    pub transport: Result<ServerTransport, String>,
 }
 
 /// How a server is reached.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Way {
-    Process(Program),
+pub(crate) enum ServerTransport {
+    Process(ServerProgram),
     Http { uri: Uri, headers: HashMap<HeaderName, HeaderValue> },
 }
 
 /// A program to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct ServerProgram {
     pub command: String,
     pub args: Vec<String>,
     /// On top of the usual variables.
@@ -79,17 +79,17 @@ pub(crate) enum ConfigError {
 impl ConfigFile {
     pub fn path(&self) -> &Path {
         match self {
-            Self::Usual(path) | Self::Named(path) => path,
+            Self::Default(path) | Self::Named(path) => path,
         }
     }
 
     /// The servers, by name.
-    pub(crate) fn read(&self) -> Result<Vec<Entry>, ConfigError> {
+    pub(crate) fn read(&self) -> Result<Vec<ServerEntry>, ConfigError> {
         let path = self.path();
         let text = match std::fs::read(path) {
             Ok(text) => text,
             Err(cause)
-                if matches!(self, Self::Usual(_)) && cause.kind() == io::ErrorKind::NotFound =>
+                if matches!(self, Self::Default(_)) && cause.kind() == io::ErrorKind::NotFound =>
             {
                 return Ok(Vec::new());
             }
@@ -120,7 +120,7 @@ fn servers_in(text: &[u8]) -> Result<BTreeMap<String, Value>, serde_json::Error>
 
 /// What a server's entry may have; other agents' fields are passed over.
 #[derive(Deserialize)]
-struct Fields {
+struct ServerFields {
     command: Option<String>,
     #[serde(default)]
     args: Vec<String>,
@@ -137,13 +137,13 @@ struct Fields {
     disabled: bool,
 }
 
-fn entries(servers: BTreeMap<String, Value>) -> Vec<Entry> {
+fn entries(servers: BTreeMap<String, Value>) -> Vec<ServerEntry> {
     // A list would be taken for the fields in their order.
     let read = |value: Value| {
         let fields: serde_json::Map<String, Value> = serde_json::from_value(value)?;
-        serde_json::from_value::<Fields>(Value::Object(fields))
+        serde_json::from_value::<ServerFields>(Value::Object(fields))
     };
-    let servers: Vec<(String, Result<Fields, _>)> = servers
+    let servers: Vec<(String, Result<ServerFields, _>)> = servers
         .into_iter()
         .map(|(name, value)| (name, read(value)))
         .filter(|(_, fields)| !fields.as_ref().is_ok_and(|fields| fields.disabled))
@@ -153,35 +153,35 @@ fn entries(servers: BTreeMap<String, Value>) -> Vec<Entry> {
         .into_iter()
         .zip(groups)
         .map(|((name, fields), group)| match fields {
-            Ok(fields) => Entry {
+            Ok(fields) => ServerEntry {
                 name,
                 group,
                 sessions: fields.sessions,
                 start_wait: fields.start_wait_ms.map_or(START_WAIT, Duration::from_millis),
-                way: way(fields),
+                transport: transport(fields),
             },
-            Err(fault) => Entry {
+            Err(fault) => ServerEntry {
                 name,
                 group,
                 sessions: ServerSessions::ByPolicy,
                 start_wait: START_WAIT,
-                way: Err(format!("its entry is not understood: {fault}")),
+                transport: Err(format!("its entry is not understood: {fault}")),
             },
         })
         .collect()
 }
 
-fn way(fields: Fields) -> Result<Way, String> {
+fn transport(fields: ServerFields) -> Result<ServerTransport, String> {
     match (fields.command, fields.url) {
         (Some(command), None) => {
             if fields.cwd.as_ref().is_some_and(|cwd| !cwd.is_absolute()) {
                 return Err("its cwd is not an absolute path".to_owned());
             }
             let (args, env, cwd) = (fields.args, fields.env, fields.cwd);
-            Ok(Way::Process(Program { command, args, env, cwd }))
+            Ok(ServerTransport::Process(ServerProgram { command, args, env, cwd }))
         }
         (None, Some(url)) => {
-            Ok(Way::Http { uri: plain_http(&url)?, headers: headers(fields.headers)? })
+            Ok(ServerTransport::Http { uri: plain_http(&url)?, headers: headers(fields.headers)? })
         }
         (Some(_), Some(_)) => Err("it has a command and a url, and can have one".to_owned()),
         (None, None) => Err("it has neither a command nor a url".to_owned()),
@@ -213,7 +213,7 @@ fn headers(headers: BTreeMap<String, String>) -> Result<HashMap<HeaderName, Head
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<Entry>, ConfigError> {
+    fn read(text: &str) -> Result<Vec<ServerEntry>, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mcp.json");
         std::fs::write(&path, text).unwrap();
@@ -235,11 +235,11 @@ mod tests {
         assert_eq!((files.name.as_str(), files.group.as_str()), ("my-files", "my_files"));
         assert_eq!(files.sessions, ServerSessions::All);
         assert_eq!(files.start_wait, Duration::from_millis(500));
-        let Ok(Way::Process(program)) = &files.way else { panic!("{files:?}") };
+        let Ok(ServerTransport::Process(program)) = &files.transport else { panic!("{files:?}") };
         assert_eq!(program.args, ["-y", "x"]);
         assert_eq!(program.cwd.as_deref(), Some(Path::new("/srv")));
         assert_eq!(remote.sessions, ServerSessions::ByPolicy);
-        let Ok(Way::Http { uri, headers }) = &remote.way else { panic!("{remote:?}") };
+        let Ok(ServerTransport::Http { uri, headers }) = &remote.transport else { panic!("{remote:?}") };
         assert_eq!((uri.path(), headers.len()), ("/mcp", 1));
     }
 
@@ -253,7 +253,7 @@ mod tests {
                 "h": {"url": "http://localhost", "headers": {"a b": "c"}}}}"#,
         )
         .unwrap();
-        let whys: Vec<_> = entries.iter().filter_map(|entry| entry.way.as_ref().err()).collect();
+        let whys: Vec<_> = entries.iter().filter_map(|entry| entry.transport.as_ref().err()).collect();
         let expected = [
             "neither",
             "not understood",
@@ -277,7 +277,7 @@ mod tests {
             assert!(error.contains("mcp.json is not understood"), "{error}");
         }
         let absent = PathBuf::from("/nonexistent/mcp.json");
-        assert!(ConfigFile::Usual(absent.clone()).read().unwrap().is_empty());
+        assert!(ConfigFile::Default(absent.clone()).read().unwrap().is_empty());
         let error = ConfigFile::Named(absent).read().unwrap_err().to_string();
         assert!(error.contains("/nonexistent/mcp.json"), "{error}");
     }

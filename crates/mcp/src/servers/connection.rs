@@ -56,27 +56,27 @@ impl BeginError {
 }
 
 /// A conversation about to begin.
-pub(crate) struct Begun {
-    beginning: Pin<Box<dyn Future<Output = Result<Service, ClientInitializeError>> + Send>>,
-    heard: Heard,
+pub(crate) struct PendingConnection {
+    beginning: Pin<Box<dyn Future<Output = Result<ClientService, ClientInitializeError>> + Send>>,
+    tool_list: ToolListWatch,
 }
 
-type Service = RunningService<RoleClient, Heard>;
+type ClientService = RunningService<RoleClient, ToolListWatch>;
 
 /// A conversation. It is over when `over` is dropped.
-pub(crate) struct Connection<Over> {
+pub(crate) struct ServerConnection<Over> {
     pub peer: Peer<RoleClient>,
-    pub heard: Heard,
+    pub tool_list: ToolListWatch,
     /// Returns when the server has ended it.
     pub over: Over,
 }
 
-impl Begun {
+impl PendingConnection {
     pub fn over_pipes(pipes: Pipes, lifecycle: Lifecycle) -> Self {
-        let heard = Heard::default();
+        let tool_list = ToolListWatch::default();
         let beginning =
-            Box::pin(serve_client_with_lifecycle(heard.clone(), pipes, lifecycle.into()));
-        Self { beginning, heard }
+            Box::pin(serve_client_with_lifecycle(tool_list.clone(), pipes, lifecycle.into()));
+        Self { beginning, tool_list }
     }
 
     pub fn over_http(
@@ -88,20 +88,20 @@ impl Begun {
             .custom_headers(headers)
             .max_sse_event_size(MESSAGE_BYTES_MAX);
         let transport = StreamableHttpClientTransport::with_client(PlainHttp, config);
-        let heard = Heard::default();
+        let tool_list = ToolListWatch::default();
         let beginning =
-            Box::pin(serve_client_with_lifecycle(heard.clone(), transport, lifecycle.into()));
-        Self { beginning, heard }
+            Box::pin(serve_client_with_lifecycle(tool_list.clone(), transport, lifecycle.into()));
+        Self { beginning, tool_list }
     }
 
-    pub async fn connect(self) -> Result<Connection<impl Future<Output = ()>>, BeginError> {
+    pub async fn connect(self) -> Result<ServerConnection<impl Future<Output = ()>>, BeginError> {
         let service = self.beginning.await.map_err(Box::new)?;
         let peer = service.peer().clone();
         let over = async move {
             // However it ends, it has.
             let _ = service.waiting().await;
         };
-        Ok(Connection { peer, heard: self.heard, over })
+        Ok(ServerConnection { peer, tool_list: self.tool_list, over })
     }
 }
 
@@ -118,18 +118,18 @@ impl From<Lifecycle> for ClientLifecycleMode {
 
 /// What a server says without being asked.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Heard {
+pub(crate) struct ToolListWatch {
     changed: Arc<Notify>,
 }
 
-impl Heard {
+impl ToolListWatch {
     /// Waits until its list of tools has changed.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 }
 
-impl ClientHandler for Heard {
+impl ClientHandler for ToolListWatch {
     async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
         self.changed.notify_one();
     }

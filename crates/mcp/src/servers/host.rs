@@ -10,14 +10,14 @@ use bytes::Bytes;
 use rmcp::model::JsonObject;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use windlass_client::tools::{Closed, HostMessage, Scope, ToolCall, ToolHost};
+use windlass_client::tools::{DisconnectReason, HostMessage, ToolScope, ToolCall, ToolHost};
 use windlass_client::{Client, ClientError};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::ServerSessions;
 use windlass_protocol::host::{Declaration, ToolError, Within};
 use windlass_protocol::limits::HOST_TOOLS_MAX;
 
-use super::server::Server;
+use super::server::McpServer;
 
 /// The pause before a lost connection to the node is made again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -33,16 +33,16 @@ const NODE_STOPS: u16 = 1001;
 pub(crate) async fn offer(
     client: Client,
     sessions: ServerSessions,
-    servers: Vec<Arc<Server>>,
+    servers: Vec<Arc<McpServer>>,
     mut changed: watch::Receiver<u64>,
 ) {
     let scope = match sessions {
-        ServerSessions::ByPolicy => Scope::Shared,
-        ServerSessions::All => Scope::Everyone,
+        ServerSessions::ByPolicy => ToolScope::Shared,
+        ServerSessions::All => ToolScope::Everyone,
     };
     loop {
         let lost = match ToolHost::attach(&client, &scope).await {
-            Ok(host) => Attached::new(host, &servers).serve(&mut changed).await,
+            Ok(host) => AttachedHost::new(host, &servers).serve(&mut changed).await,
             Err(error) => Lost::Why(error.to_string()),
         };
         let Lost::Why(lost) = lost else { return };
@@ -59,16 +59,16 @@ enum Lost {
 }
 
 /// An attached host and its open calls.
-struct Attached<'s> {
+struct AttachedHost<'s> {
     host: ToolHost,
-    servers: &'s [Arc<Server>],
+    servers: &'s [Arc<McpServer>],
     calls: JoinSet<Within>,
     open: HashMap<Within, AbortHandle>,
     room: Arc<Semaphore>,
 }
 
-impl<'s> Attached<'s> {
-    fn new(host: ToolHost, servers: &'s [Arc<Server>]) -> Self {
+impl<'s> AttachedHost<'s> {
+    fn new(host: ToolHost, servers: &'s [Arc<McpServer>]) -> Self {
         let room = Arc::new(Semaphore::new(ARGUMENT_BYTES_MAX));
         Self { host, servers, calls: JoinSet::new(), open: HashMap::new(), room }
     }
@@ -108,7 +108,7 @@ impl<'s> Attached<'s> {
                             begun.abort();
                         }
                     }
-                    HostMessage::Closed(Closed::ByNode { code: NODE_STOPS, .. }) => {
+                    HostMessage::Closed(DisconnectReason::ByNode { code: NODE_STOPS, .. }) => {
                         return Err(Lost::NodeStops);
                     }
                     HostMessage::Closed(closed) => return Err(Lost::Why(closed.to_string())),
@@ -122,7 +122,7 @@ impl<'s> Attached<'s> {
     fn begin(&mut self, call: ToolCall) {
         let answers = self.host.answers();
         let ToolCall { call, name, arguments, .. } = call;
-        let offers = |server: &&Arc<Server>| {
+        let offers = |server: &&Arc<McpServer>| {
             name.strip_prefix(&server.entry.group).is_some_and(|rest| rest.starts_with('.'))
         };
         let Some(server) = self.servers.iter().find(offers).cloned() else {
@@ -158,7 +158,7 @@ impl<'s> Attached<'s> {
     }
 }
 
-async fn answer(server: &Server, name: &str, arguments: &[u8]) -> Result<Bytes, ToolError> {
+async fn answer(server: &McpServer, name: &str, arguments: &[u8]) -> Result<Bytes, ToolError> {
     let arguments: JsonObject = serde_json::from_slice(arguments).map_err(|fault| ToolError {
         message: format!("the arguments are no JSON object: {fault}"),
         code: Some(ErrorCode::BadRequest),

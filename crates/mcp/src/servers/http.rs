@@ -55,9 +55,9 @@ pub(crate) enum HttpError {
     EventTooLarge,
 }
 
-type Failed = StreamableHttpError<HttpError>;
+type TransportError = StreamableHttpError<HttpError>;
 type Headers = HashMap<HeaderName, HeaderValue>;
-type Events = BoxStream<'static, Result<Sse, SseError>>;
+type SseEvents = BoxStream<'static, Result<Sse, SseError>>;
 
 impl StreamableHttpClient for PlainHttp {
     type Error = HttpError;
@@ -69,7 +69,7 @@ impl StreamableHttpClient for PlainHttp {
         session: Option<Arc<str>>,
         _token: Option<String>,
         headers: Headers,
-    ) -> Result<StreamableHttpPostResponse, Failed> {
+    ) -> Result<StreamableHttpPostResponse, TransportError> {
         let body = serde_json::to_vec(&message)?;
         let extra = [(SESSION, session.as_deref())];
         let response = exchange(Method::POST, &uri, &extra, headers, body.into()).await?;
@@ -110,7 +110,7 @@ impl StreamableHttpClient for PlainHttp {
         session: Arc<str>,
         _token: Option<String>,
         headers: Headers,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), TransportError> {
         let extra = [(SESSION, Some(&*session))];
         let response = exchange(Method::DELETE, &uri, &extra, headers, Bytes::new()).await?;
         // A server need not support it; its session then ends by itself.
@@ -126,7 +126,7 @@ impl StreamableHttpClient for PlainHttp {
         last_event: Option<String>,
         _token: Option<String>,
         headers: Headers,
-    ) -> Result<Events, Failed> {
+    ) -> Result<SseEvents, TransportError> {
         let extra = [(SESSION, session.as_deref()), (LAST_EVENT, last_event.as_deref())];
         let response = exchange(Method::GET, &uri, &extra, headers, Bytes::new()).await?;
         if response.status() == StatusCode::METHOD_NOT_ALLOWED {
@@ -149,7 +149,7 @@ async fn exchange(
     extra: &[(&'static str, Option<&str>)],
     headers: Headers,
     body: Bytes,
-) -> Result<Response<Incoming>, Failed> {
+) -> Result<Response<Incoming>, TransportError> {
     let uri: Uri =
         uri.parse().map_err(|fault: hyper::http::uri::InvalidUri| client(fault.into()))?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -191,7 +191,7 @@ async fn connect(uri: &Uri) -> Result<TcpStream, HttpError> {
     Ok(stream)
 }
 
-fn client(fault: HttpError) -> Failed {
+fn client(fault: HttpError) -> TransportError {
     StreamableHttpError::Client(fault)
 }
 
@@ -202,14 +202,14 @@ impl From<hyper::http::uri::InvalidUri> for HttpError {
 }
 
 /// An answer that is no success, in words.
-async fn refused(response: Response<Incoming>) -> Failed {
+async fn refused(response: Response<Incoming>) -> TransportError {
     let status = response.status();
     let body = whole(response, ERROR_BYTES_MAX).await.unwrap_or_default();
     let body = String::from_utf8_lossy(&body);
     StreamableHttpError::UnexpectedServerResponse(Cow::Owned(format!("{status} {}", body.trim())))
 }
 
-async fn whole(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, Failed> {
+async fn whole(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, TransportError> {
     let body = Limited::new(response.into_body(), bytes_max).collect().await;
     body.map(|body| body.to_bytes()).map_err(|fault| client(HttpError::Body(fault.to_string())))
 }
@@ -219,7 +219,7 @@ fn header<'r>(response: &'r Response<Incoming>, name: &str) -> Option<&'r str> {
 }
 
 /// The events of an answer, none larger than one message may be.
-fn events(response: Response<Incoming>) -> Events {
+fn events(response: Response<Incoming>) -> SseEvents {
     let mut bound = EventBound::default();
     let chunks = BodyDataStream::new(response.into_body()).map(move |chunk| {
         let chunk = chunk.map_err(HttpError::Exchange)?;

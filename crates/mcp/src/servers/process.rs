@@ -15,8 +15,8 @@ use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::config::Program;
-use super::words::{Words, listen};
+use super::config::ServerProgram;
+use super::stderr::{ServerStderr, read_stderr};
 
 /// The subcommand of our program that holds a server.
 pub const HOLD: &str = "hold-server";
@@ -47,7 +47,7 @@ const END_WAIT: Duration = Duration::from_secs(6);
 
 /// Why a server's process cannot be started.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
+pub(crate) enum ServerStartError {
     #[error("its directory {0} is not there")]
     NoDirectory(PathBuf),
     #[error("its holder cannot be started: {0}")]
@@ -56,10 +56,10 @@ pub(crate) enum StartError {
 
 /// A running server.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ServerProcess {
     /// The holder's first process, which guards it.
     holder: Option<OwnedFd>,
-    words: Arc<Mutex<Words>>,
+    stderr: Arc<Mutex<ServerStderr>>,
     /// Reads its standard error, which ends when nobody is left who could write to it: the holder
     /// goes last.
     listening: JoinHandle<()>,
@@ -68,13 +68,13 @@ pub(crate) struct Process {
 /// The way to a server and from it.
 pub(crate) type Pipes = (pipe::Receiver, pipe::Sender);
 
-impl Process {
+impl ServerProcess {
     /// Starts `program` below a holder; `ours` is our own program.
-    pub fn start(ours: &Path, name: &str, program: &Program) -> Result<(Self, Pipes), StartError> {
+    pub fn start(ours: &Path, name: &str, program: &ServerProgram) -> Result<(Self, Pipes), ServerStartError> {
         let directory = program.cwd.clone().or_else(std::env::home_dir);
         let directory = directory.unwrap_or_else(|| PathBuf::from("/"));
         if !directory.is_dir() {
-            return Err(StartError::NoDirectory(directory));
+            return Err(ServerStartError::NoDirectory(directory));
         }
         let kept = |name: &&str| std::env::var_os(name).map(|value| (OsString::from(*name), value));
         let mut command = Command::new(ours);
@@ -89,25 +89,25 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(StartError::Holder)?;
+        let mut child = command.spawn().map_err(ServerStartError::Holder)?;
         // Reaped by the node, and not before this function returns to its one thread.
         let holder = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .inspect_err(|error| tracing::warn!(server = name, %error, "a server has no handle"));
-        let missing = || StartError::Holder(io::Error::other("a pipe is missing"));
+        let missing = || ServerStartError::Holder(io::Error::other("a pipe is missing"));
         let stdin = child.stdin.take().ok_or_else(missing)?;
         let stdout = child.stdout.take().ok_or_else(missing)?;
         let stderr = child.stderr.take().ok_or_else(missing)?;
-        let to = pipe::Sender::from_owned_fd(stdin.into()).map_err(StartError::Holder)?;
-        let from = pipe::Receiver::from_owned_fd(stdout.into()).map_err(StartError::Holder)?;
-        let said = pipe::Receiver::from_owned_fd(stderr.into()).map_err(StartError::Holder)?;
-        let words = Arc::new(Mutex::new(Words::default()));
-        let listening = tokio::spawn(listen(said, name.to_owned(), words.clone()));
-        Ok((Self { holder: holder.ok(), words, listening }, (from, to)))
+        let to = pipe::Sender::from_owned_fd(stdin.into()).map_err(ServerStartError::Holder)?;
+        let from = pipe::Receiver::from_owned_fd(stdout.into()).map_err(ServerStartError::Holder)?;
+        let said = pipe::Receiver::from_owned_fd(stderr.into()).map_err(ServerStartError::Holder)?;
+        let stderr = Arc::new(Mutex::new(ServerStderr::default()));
+        let listening = tokio::spawn(read_stderr(said, name.to_owned(), stderr.clone()));
+        Ok((Self { holder: holder.ok(), stderr, listening }, (from, to)))
     }
 
     /// The server's own process, once its holder has told it.
     pub fn pid(&self) -> Option<u32> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner).pid
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).pid
     }
 
     /// Waits until nothing of it is left, after its pipes were dropped; what it said at the end.
@@ -119,6 +119,6 @@ impl Process {
             }
             self.listening.abort();
         }
-        self.words.lock().unwrap_or_else(PoisonError::into_inner).last()
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).last()
     }
 }

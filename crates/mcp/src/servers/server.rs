@@ -18,12 +18,12 @@ use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{self, ServerState};
 use windlass_protocol::host::ToolError;
 
-use super::config::{Entry, Way};
-use super::connection::{Begun, Connection, Lifecycle};
-use super::pause::Pauses;
-use super::process::Process;
+use super::config::{ServerEntry, ServerTransport};
+use super::connection::{Lifecycle, PendingConnection, ServerConnection};
+use super::restart_pause::RestartPauses;
+use super::process::ServerProcess;
 use super::result;
-use super::tools::Offered;
+use super::tools::OfferedTool;
 
 /// Calls that one server has at once; more wait for one of them to end.
 const CALLS_MAX: usize = 64;
@@ -33,11 +33,11 @@ const CALLS_WAITING_MAX: usize = 4096;
 
 /// One configured server.
 #[derive(Debug)]
-pub(crate) struct Server {
-    pub entry: Entry,
+pub(crate) struct McpServer {
+    pub entry: ServerEntry,
     /// Our own program, which holds its process.
     ours: PathBuf,
-    status: Mutex<Status>,
+    status: Mutex<ServerStatus>,
     /// Room for calls, and for those that wait.
     at_once: Semaphore,
     at_all: Semaphore,
@@ -47,41 +47,41 @@ pub(crate) struct Server {
 }
 
 #[derive(Debug)]
-struct Status {
-    phase: Phase,
+struct ServerStatus {
+    phase: ServerPhase,
     /// Why it did not run the last time.
     reason: Option<String>,
     restarts: u64,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ServerPhase {
     Starting,
-    Running(Arc<Running>),
+    Running(Arc<RunningServer>),
     Waiting { until: Instant },
     Failed,
 }
 
 /// A server that can be called.
 #[derive(Debug)]
-struct Running {
+struct RunningServer {
     peer: Peer<RoleClient>,
-    tools: Vec<Offered>,
+    tools: Vec<OfferedTool>,
     pid: Option<u32>,
     /// Told when a call finds that it cannot be reached any more.
     broken: Arc<Notify>,
 }
 
-impl Server {
-    pub fn new(entry: Entry, ours: PathBuf, changed: watch::Sender<u64>) -> Self {
-        let (phase, reason) = match &entry.way {
-            Ok(_) => (Phase::Starting, None),
-            Err(why) => (Phase::Failed, Some(why.clone())),
+impl McpServer {
+    pub fn new(entry: ServerEntry, ours: PathBuf, changed: watch::Sender<u64>) -> Self {
+        let (phase, reason) = match &entry.transport {
+            Ok(_) => (ServerPhase::Starting, None),
+            Err(why) => (ServerPhase::Failed, Some(why.clone())),
         };
         Self {
             entry,
             ours,
-            status: Mutex::new(Status { phase, reason, restarts: 0 }),
+            status: Mutex::new(ServerStatus { phase, reason, restarts: 0 }),
             at_once: Semaphore::new(CALLS_MAX),
             at_all: Semaphore::new(CALLS_MAX + CALLS_WAITING_MAX),
             calls: AtomicU64::new(0),
@@ -91,57 +91,57 @@ impl Server {
 
     /// Keeps the server running until `stopped`, and returns when nothing of it is left.
     pub async fn live(&self, stopped: impl Future<Output = ()>) {
-        let Ok(way) = &self.entry.way else { return };
+        let Ok(transport) = &self.entry.transport else { return };
         let mut stopped = pin!(stopped);
-        let mut pauses = Pauses::default();
+        let mut pauses = RestartPauses::default();
         let mut lifecycle = Lifecycle::Initialize;
         loop {
             let began = Instant::now();
-            let life = self.one_life(way, &mut lifecycle, stopped.as_mut()).await;
-            let End::Over(why) = life else { return };
+            let life = self.one_life(transport, &mut lifecycle, stopped.as_mut()).await;
+            let LifeEnd::Over(why) = life else { return };
             let pause = pauses.after(began.elapsed());
             tracing::warn!(server = self.entry.name, why, ?pause, "an mcp server does not run");
-            self.set(Phase::Waiting { until: Instant::now() + pause }, Some(why));
+            self.set(ServerPhase::Waiting { until: Instant::now() + pause }, Some(why));
             tokio::select! {
                 () = stopped.as_mut() => return,
                 () = tokio::time::sleep(pause) => {}
             }
             self.lock().restarts += 1;
-            self.set(Phase::Starting, None);
+            self.set(ServerPhase::Starting, None);
         }
     }
 
     /// From one start to the end of it.
     async fn one_life(
         &self,
-        way: &Way,
+        transport: &ServerTransport,
         lifecycle: &mut Lifecycle,
         stopped: impl Future<Output = ()>,
-    ) -> End {
-        let (process, begun) = match way {
-            Way::Process(program) => match Process::start(&self.ours, &self.entry.name, program) {
-                Ok((process, pipes)) => (Some(process), Begun::over_pipes(pipes, *lifecycle)),
-                Err(error) => return End::Over(error.to_string()),
+    ) -> LifeEnd {
+        let (process, begun) = match transport {
+            ServerTransport::Process(program) => match ServerProcess::start(&self.ours, &self.entry.name, program) {
+                Ok((process, pipes)) => (Some(process), PendingConnection::over_pipes(pipes, *lifecycle)),
+                Err(error) => return LifeEnd::Over(error.to_string()),
             },
-            Way::Http { uri, headers } => {
-                (None, Begun::over_http(uri, headers.clone(), *lifecycle))
+            ServerTransport::Http { uri, headers } => {
+                (None, PendingConnection::over_http(uri, headers.clone(), *lifecycle))
             }
         };
         let end = {
             let working = pin!(self.work(begun, process.as_ref(), lifecycle));
             tokio::select! {
-                why = working => End::Over(why),
-                () = stopped => End::Stopped,
+                why = working => LifeEnd::Over(why),
+                () = stopped => LifeEnd::Stopped,
             }
         };
         // Its pipes are closed now. Whoever looks sees that it offers nothing while it ends.
-        self.set(Phase::Starting, None);
+        self.set(ServerPhase::Starting, None);
         let last_words = match process {
             Some(process) => process.ended().await,
             None => None,
         };
         match (end, last_words) {
-            (End::Over(why), Some(last)) => End::Over(format!("{why} ({last})")),
+            (LifeEnd::Over(why), Some(last)) => LifeEnd::Over(format!("{why} ({last})")),
             (end, _) => end,
         }
     }
@@ -149,8 +149,8 @@ impl Server {
     /// Begins, lists, and waits; why that is over.
     async fn work(
         &self,
-        begun: Begun,
-        process: Option<&Process>,
+        begun: PendingConnection,
+        process: Option<&ServerProcess>,
         lifecycle: &mut Lifecycle,
     ) -> String {
         let wait = self.entry.start_wait;
@@ -167,14 +167,14 @@ impl Server {
             }
             Err(_) => return format!("it did not begin within {} ms", wait.as_millis()),
         };
-        let Connection { peer, heard, over } = connection;
+        let ServerConnection { peer, tool_list, over } = connection;
         let broken = Arc::new(Notify::new());
-        let pid = process.and_then(Process::pid);
+        let pid = process.and_then(ServerProcess::pid);
         let count = tools.len();
         tracing::info!(server = self.entry.name, pid, tools = count, "an mcp server runs");
         let running = |peer: &Peer<RoleClient>, tools| {
             let (peer, broken) = (peer.clone(), broken.clone());
-            Phase::Running(Arc::new(Running { peer, tools, pid, broken }))
+            ServerPhase::Running(Arc::new(RunningServer { peer, tools, pid, broken }))
         };
         self.set(running(&peer, tools), None);
         let mut over = pin!(over);
@@ -182,7 +182,7 @@ impl Server {
             tokio::select! {
                 () = over.as_mut() => return "it has ended".to_owned(),
                 () = broken.notified() => return "it cannot be reached any more".to_owned(),
-                () = heard.changed() => {}
+                () = tool_list.changed() => {}
             }
             match timeout(wait, self.list_from(&peer)).await {
                 Ok(Ok(tools)) => self.set(running(&peer, tools), None),
@@ -194,12 +194,12 @@ impl Server {
 
     async fn list(
         &self,
-        connection: &Connection<impl Future<Output = ()>>,
-    ) -> Result<Vec<Offered>, super::connection::BeginError> {
+        connection: &ServerConnection<impl Future<Output = ()>>,
+    ) -> Result<Vec<OfferedTool>, super::connection::BeginError> {
         Ok(self.list_from(&connection.peer).await?)
     }
 
-    async fn list_from(&self, peer: &Peer<RoleClient>) -> Result<Vec<Offered>, ServiceError> {
+    async fn list_from(&self, peer: &Peer<RoleClient>) -> Result<Vec<OfferedTool>, ServiceError> {
         super::tools::list(peer, &self.entry).await
     }
 
@@ -230,7 +230,7 @@ impl Server {
         }
     }
 
-    fn failed(&self, fault: ServiceError, running: &Running) -> ToolError {
+    fn failed(&self, fault: ServiceError, running: &RunningServer) -> ToolError {
         let name = &self.entry.name;
         match fault {
             ServiceError::McpError(fault) => {
@@ -246,17 +246,17 @@ impl Server {
     }
 
     /// What it offers now.
-    pub fn offers(&self) -> Vec<Offered> {
+    pub fn offers(&self) -> Vec<OfferedTool> {
         self.running().map(|running| running.tools.clone()).unwrap_or_default()
     }
 
     pub fn look(&self) -> api::Server {
         let status = self.lock();
         let (state, running, until) = match &status.phase {
-            Phase::Starting => (ServerState::Starting, None, None),
-            Phase::Running(running) => (ServerState::Running, Some(running), None),
-            Phase::Waiting { until } => (ServerState::Waiting, None, Some(*until)),
-            Phase::Failed => (ServerState::Failed, None, None),
+            ServerPhase::Starting => (ServerState::Starting, None, None),
+            ServerPhase::Running(running) => (ServerState::Running, Some(running), None),
+            ServerPhase::Waiting { until } => (ServerState::Waiting, None, Some(*until)),
+            ServerPhase::Failed => (ServerState::Failed, None, None),
         };
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         api::Server {
@@ -274,15 +274,15 @@ impl Server {
         }
     }
 
-    fn running(&self) -> Option<Arc<Running>> {
+    fn running(&self) -> Option<Arc<RunningServer>> {
         match &self.lock().phase {
-            Phase::Running(running) => Some(running.clone()),
+            ServerPhase::Running(running) => Some(running.clone()),
             _ => None,
         }
     }
 
     /// A reason stays until there is another one.
-    fn set(&self, phase: Phase, reason: Option<String>) {
+    fn set(&self, phase: ServerPhase, reason: Option<String>) {
         let mut status = self.lock();
         status.phase = phase;
         status.reason = reason.or(status.reason.take());
@@ -290,14 +290,14 @@ impl Server {
         self.changed.send_modify(|generation| *generation += 1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Status> {
+    fn lock(&self) -> MutexGuard<'_, ServerStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How one life ended.
 #[derive(Debug)]
-enum End {
+enum LifeEnd {
     /// For this reason.
     Over(String),
     Stopped,

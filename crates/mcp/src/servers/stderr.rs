@@ -17,26 +17,26 @@ const LINES_TIME: Duration = Duration::from_secs(60);
 
 /// What is known from it.
 #[derive(Debug, Default)]
-pub(crate) struct Words {
+pub(crate) struct ServerStderr {
     pub pid: Option<u32>,
     end: Option<String>,
     last: Option<String>,
 }
 
-impl Words {
-    fn hear(&mut self, line: &str) -> Kind {
+impl ServerStderr {
+    fn take_line(&mut self, line: &str) -> LineOrigin {
         if let Some(pid) = line.split(PID_LINE).nth(1).and_then(|pid| pid.trim().parse().ok()) {
             self.pid = Some(pid);
-            return Kind::OfHolder;
+            return LineOrigin::Holder;
         }
         if let Some(end) = line.split(END_LINE).nth(1) {
             self.end = Some(end.to_owned());
-            return Kind::OfHolder;
+            return LineOrigin::Holder;
         }
         if !line.trim().is_empty() {
             self.last = Some(line.to_owned());
         }
-        Kind::OfServer
+        LineOrigin::Server
     }
 
     /// How it ended, and its own last words.
@@ -50,18 +50,18 @@ impl Words {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Kind {
-    OfHolder,
-    OfServer,
+enum LineOrigin {
+    Holder,
+    Server,
 }
 
 /// Reads all that it says, to the end.
-pub(crate) async fn listen(said: pipe::Receiver, server: String, words: Arc<Mutex<Words>>) {
+pub(crate) async fn read_stderr(said: pipe::Receiver, server: String, stderr: Arc<Mutex<ServerStderr>>) {
     let mut said = BufReader::new(said);
     let mut allowance = Allowance::new(Instant::now());
     while let Some(line) = line(&mut said).await {
-        let kind = words.lock().unwrap_or_else(PoisonError::into_inner).hear(&line);
-        if kind == Kind::OfHolder {
+        let kind = stderr.lock().unwrap_or_else(PoisonError::into_inner).take_line(&line);
+        if kind == LineOrigin::Holder {
             continue;
         }
         let Some(left_out) = allowance.take(Instant::now()) else { continue };
@@ -146,13 +146,13 @@ mod tests {
 
     #[test]
     fn an_end_is_told_with_the_last_words() {
-        let mut words = Words::default();
-        assert_eq!(words.hear("windlass-server-pid: 12"), Kind::OfHolder);
-        assert_eq!(words.hear("no module named x"), Kind::OfServer);
-        assert_eq!(words.hear(""), Kind::OfServer);
-        assert_eq!(words.hear("windlass-server-end: exit code 1"), Kind::OfHolder);
-        assert_eq!(words.pid, Some(12));
-        assert_eq!(words.last().unwrap(), "exit code 1: no module named x");
+        let mut stderr = ServerStderr::default();
+        assert_eq!(stderr.take_line("windlass-server-pid: 12"), LineOrigin::Holder);
+        assert_eq!(stderr.take_line("no module named x"), LineOrigin::Server);
+        assert_eq!(stderr.take_line(""), LineOrigin::Server);
+        assert_eq!(stderr.take_line("windlass-server-end: exit code 1"), LineOrigin::Holder);
+        assert_eq!(stderr.pid, Some(12));
+        assert_eq!(stderr.last().unwrap(), "exit code 1: no module named x");
     }
 
     #[tokio::test]

@@ -18,11 +18,11 @@ const IDLE_MAX: usize = 64;
 
 /// See the module's first lines.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct TimerPool {
     idle: Mutex<Vec<Pin<Box<Sleep>>>>,
 }
 
-impl Patience {
+impl TimerPool {
     /// What `future` gives, or `None` when it takes longer than `limit`.
     pub async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         let mut timer = self.timer(limit);
@@ -59,15 +59,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_kept_timer_serves_shorter_and_longer_limits() {
-        let patience = Patience::default();
+        let timers = TimerPool::default();
         let never = std::future::pending::<()>;
         for limit_ms in [5, 1, 20, 2] {
             let limit = Duration::from_millis(limit_ms);
             let began = Instant::now();
-            assert_eq!(patience.within(limit, never()).await, None);
+            assert_eq!(timers.within(limit, never()).await, None);
             assert!(began.elapsed() >= limit);
             let long = Duration::from_secs(100);
-            assert_eq!(patience.within(long, async { 7 }).await, Some(7));
+            assert_eq!(timers.within(long, async { 7 }).await, Some(7));
         }
     }
 }

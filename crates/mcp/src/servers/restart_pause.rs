@@ -13,11 +13,11 @@ pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(60);
 const LIVED: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
-pub(crate) struct Pauses {
+pub(crate) struct RestartPauses {
     last: Option<Duration>,
 }
 
-impl Pauses {
+impl RestartPauses {
     /// The pause after a life that lasted so long.
     pub fn after(&mut self, lived: Duration) -> Duration {
         let last = self.last.filter(|_| lived < LIVED);
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_minute_and_begin_again_after_a_minute_of_life() {
-        let mut pauses = Pauses::default();
+        let mut pauses = RestartPauses::default();
         let lives = [0, 0, 0, 30, 0, 0, 59, 0, 60, 0];
         let made: Vec<u64> =
             lives.map(|lived| pauses.after(Duration::from_secs(lived)).as_secs()).to_vec();
