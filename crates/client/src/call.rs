@@ -1,5 +1,5 @@
-//! One request to the node, from the bytes to the answer's bytes: sends it, sends it again where
-//! that is safe, and turns every failure into a [`ClientError`]. Knows no endpoint.
+//! One request to the node. Sends it, sends it again where that is safe, reads the answer's bytes
+//! and turns every failure into a [`ClientError`]. Knows no endpoint.
 
 use std::time::{Duration, Instant};
 
@@ -26,22 +26,22 @@ use crate::error::ClientError;
 use crate::random;
 use crate::stream::LeanStream;
 
-/// How long an answer may take beyond what the request itself lets it wait.
+/// How long an answer may take, on top of the wait that the request itself allows.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// The first and the longest pause between two attempts.
 pub(crate) const PAUSE_FIRST: Duration = Duration::from_millis(5);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// An attempt that lasted so long had reached a node: its failure starts a new outage.
+/// An attempt that lasted longer than this had reached a node. Its failure starts a new outage.
 const OUTAGE_OVER: Duration = Duration::from_secs(1);
 
 /// Whether a request may be sent again after a connection failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// The node does it once, however often it comes.
+    /// The node carries the request out once, however often it arrives.
     Freely,
-    /// Only when it never left.
+    /// Send it again only if it never left.
     IfNotSent,
 }
 
@@ -54,18 +54,18 @@ pub(crate) struct HttpCall {
     repeat: Repeat,
     answer_wait: Duration,
     accept: Option<&'static str>,
-    /// The connection is to become a WebSocket by it.
+    /// The request upgrades its connection to a WebSocket.
     upgrades: bool,
 }
 
-/// An answer of success, its body read.
+/// A successful answer with its whole body.
 #[derive(Debug)]
 pub(crate) struct HttpAnswer {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-/// A failed attempt: what to tell, and whether the node may have acted.
+/// A failed attempt: the error for the caller, and whether another attempt is safe.
 struct FailedAttempt {
     error: ClientError,
     again: RetrySafety,
@@ -110,7 +110,7 @@ impl HttpCall {
         }
     }
 
-    /// The node may take so much longer to answer.
+    /// Lets the node take `wait_ms` longer to answer.
     pub(crate) fn waiting(mut self, wait_ms: u64) -> Self {
         self.answer_wait += Duration::from_millis(wait_ms);
         self
@@ -121,7 +121,7 @@ impl HttpCall {
         self
     }
 
-    /// The connection is to become a WebSocket.
+    /// Makes the request upgrade its connection to a WebSocket.
     pub(crate) fn upgrading(mut self) -> Self {
         self.upgrades = true;
         self
@@ -155,7 +155,7 @@ impl HttpCall {
         ClientError::BadAnswer { request: self.name(), cause: cause.to_string() }
     }
 
-    /// For messages: the method and the path without its query, which may hold what was searched.
+    /// For messages: the method, and the path without its query. The query may hold search text.
     fn name(&self) -> String {
         let path = String::from_utf8_lossy(&self.path);
         format!("{} {}", self.method, path.split('?').next().unwrap_or_default())
@@ -169,20 +169,20 @@ fn api_version() -> HeaderValue {
     VERSION.get_or_init(made).clone()
 }
 
-/// Any 16 bytes do: they are there to keep caches away.
+/// Any 16 bytes do: the key only keeps caches from answering.
 fn websocket_key() -> HeaderValue {
     let key = base64::engine::general_purpose::STANDARD.encode(random::hex::<8>());
     HeaderValue::from_str(&key).expect("letters and digits")
 }
 
 impl Client {
-    /// The answer as JSON.
+    /// Sends the request and parses the answer as JSON.
     pub(crate) async fn json<T: DeserializeOwned>(&self, call: HttpCall) -> Result<T, ClientError> {
         let answer = self.call(&call).await?;
         serde_json::from_slice(&answer.body).map_err(|fault| call.bad(fault))
     }
 
-    /// The answer's headers and its whole body.
+    /// Sends the request and reads the whole answer.
     pub(crate) async fn call(&self, call: &HttpCall) -> Result<HttpAnswer, ClientError> {
         let mut outage = Outage::new();
         loop {
@@ -194,7 +194,7 @@ impl Client {
         }
     }
 
-    /// The answer's body as it comes, with the connection it comes on.
+    /// Sends the request and returns the body as a stream, with the connection that carries it.
     pub(crate) async fn stream(&self, call: &HttpCall) -> Result<(HttpConnection, Incoming), ClientError> {
         let mut outage = Outage::new();
         loop {
@@ -206,7 +206,7 @@ impl Client {
         }
     }
 
-    /// The stream of a connection that the request made something else, and what came on it since.
+    /// Upgrades a connection. Returns its stream and the bytes that were already read from it.
     pub(crate) async fn upgrade(&self, call: &HttpCall) -> Result<(LeanStream, Bytes), ClientError> {
         let mut outage = Outage::new();
         loop {
@@ -236,7 +236,7 @@ impl Client {
         Ok(HttpAnswer { headers: parts.headers, body })
     }
 
-    /// Sends the request and reads the answer's head; an answer that is no success is an error.
+    /// Sends the request and reads the head of the answer. A status other than success is an error.
     async fn head(&self, call: &HttpCall) -> Result<(HttpConnection, Response<Incoming>), FailedAttempt> {
         let request = self.request(call)?;
         let mut connection = self.connection().await?;
@@ -255,7 +255,7 @@ impl Client {
         Ok(request)
     }
 
-    /// What an answer that is no success says.
+    /// The error that an unsuccessful answer holds.
     async fn refused(
         &self,
         call: &HttpCall,
@@ -273,16 +273,18 @@ impl Client {
                 FailedAttempt::fatal(ClientError::Api(error))
             }
             Ok(error) => {
-                // A node that is about to stop did nothing, and its successor may be on its way.
+                // A node that is stopping did nothing with the request, and its successor may start
+                // soon.
                 let stopping = error.code == ErrorCode::ShuttingDown;
                 let again = if stopping { RetrySafety::Safe } else { RetrySafety::Never };
                 FailedAttempt { error: ClientError::Api(error), again }
             }
-            Err(_) => FailedAttempt::fatal(call.bad(format!("status {status} without an error's JSON"))),
+            Err(_) => FailedAttempt::fatal(call.bad(format!("status {status} without a JSON error body"))),
         }
     }
 
-    /// A connection, to a node started for it if need be and allowed.
+    /// A connection from the pool or a new one. Starts the node first if that is needed and
+    /// allowed.
     async fn connection(&self) -> Result<HttpConnection, FailedAttempt> {
         match self.pool().take().await {
             Ok(connection) => Ok(connection),
@@ -306,7 +308,7 @@ impl Outage {
         Self { attempt_began: Instant::now(), failing_since: None, pause: PAUSE_FIRST }
     }
 
-    /// Waits until the next attempt, or gives the failure back when there is to be none.
+    /// Waits until the next attempt, or returns the error if there is no further attempt.
     async fn pause(
         &mut self,
         failure: FailedAttempt,

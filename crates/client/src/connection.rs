@@ -1,6 +1,6 @@
 //! One HTTP/1.1 connection and the pool of idle ones.
 //!
-//! The task that waits for an answer drives the connection itself: no task per connection, no wake
+//! The task that waits for an answer drives the connection: no task per connection, no wake-up
 //! across threads. The pool holds at most [`IDLE_MAX`] idle connections. Nothing here retries.
 
 use std::collections::VecDeque;
@@ -21,10 +21,10 @@ use windlass_protocol::api::{API, API_HEADER, ApiVersion};
 use crate::address::NodeAddress;
 use crate::stream::LeanStream;
 
-/// Idle connections kept; one more is closed instead.
+/// Number of idle connections that are kept. Another one is closed.
 pub(crate) const IDLE_MAX: usize = 16;
 
-/// The largest answer that is read whole: any display or output range, with room.
+/// The largest answer that is read whole. Any display or output range fits.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 type ConnectionDriver = http1::Connection<TokioIo<LeanStream>, Full<Bytes>>;
@@ -32,11 +32,11 @@ type ConnectionDriver = http1::Connection<TokioIo<LeanStream>, Full<Bytes>>;
 /// How an exchange failed.
 #[derive(Debug)]
 pub(crate) enum ExchangeError {
-    /// The request never left whole: the node did nothing.
+    /// The request did not leave completely, so the node did nothing.
     NotSent(String),
     /// The connection ended after the request left.
     Cut(String),
-    /// The node's version, which this client cannot speak with.
+    /// The node's API version, which is not compatible with this client.
     Version(String),
 }
 
@@ -51,18 +51,18 @@ impl ExchangeError {
     }
 }
 
-/// What became of a connection that was to become something else.
+/// The result of an upgrade request.
 pub(crate) enum Upgraded {
-    /// The stream, and what was read from it already.
+    /// The upgraded stream, and the bytes that were already read from it.
     Agreed(LeanStream, Bytes),
-    /// It is as it was, and this was the answer.
+    /// The node refused. The connection still speaks HTTP, and this was the answer.
     Refused(Box<HttpConnection>, Response<Incoming>),
 }
 
 /// A connection to the node. Dropping it closes it.
 pub(crate) struct HttpConnection {
     sender: http1::SendRequest<Full<Bytes>>,
-    /// Absent once it is over.
+    /// `None` once the connection has ended.
     wire: Option<ConnectionDriver>,
     version_checked: bool,
 }
@@ -91,20 +91,20 @@ impl HttpConnection {
         Ok(response)
     }
 
-    /// Sends a request that makes the connection something else, if the node agrees.
+    /// Sends a request that upgrades the connection, if the node agrees.
     pub(crate) async fn upgrade(
         mut self,
         request: Request<Full<Bytes>>,
     ) -> Result<Upgraded, ExchangeError> {
         let mut answer = Box::pin(self.sender.try_send_request(request));
         let Some(mut wire) = self.wire.take() else {
-            return Err(ExchangeError::NotSent("the connection is over".to_owned()));
+            return Err(ExchangeError::NotSent("the connection has ended".to_owned()));
         };
         let answered = poll_fn(|cx| {
             if let Poll::Ready(answered) = answer.as_mut().poll(cx) {
                 return Poll::Ready(answered);
             }
-            // How it ended, the answer tells.
+            // If the connection ends here, the answer's future reports why.
             let _ = wire.poll_without_shutdown(cx);
             answer.as_mut().poll(cx)
         });
@@ -138,7 +138,7 @@ impl HttpConnection {
         }
     }
 
-    /// The whole body, without a copy where it came in one piece.
+    /// The whole body. A body that came in one piece is not copied.
     pub(crate) async fn collect(&mut self, mut body: Incoming) -> Result<Bytes, String> {
         let Some(first) = self.chunk(&mut body).await? else { return Ok(Bytes::new()) };
         if body.is_end_stream() {
@@ -147,7 +147,7 @@ impl HttpConnection {
         let mut whole = BytesMut::from(first);
         while let Some(more) = self.chunk(&mut body).await? {
             if whole.len() + more.len() > ANSWER_BYTES_MAX {
-                return Err(format!("it is longer than {ANSWER_BYTES_MAX} bytes"));
+                return Err(format!("the answer is longer than {ANSWER_BYTES_MAX} bytes"));
             }
             whole.extend_from_slice(&more);
         }
@@ -162,8 +162,8 @@ impl HttpConnection {
     }
 }
 
-/// Polls `future`, then the wire, then `future` again: what either makes possible for the other
-/// happens in this poll and not in a next one.
+/// Polls `future`, then the connection, then `future` again: progress of one lets the other
+/// continue in the same poll.
 fn poll_driven<F: Future>(
     wire: &mut Option<ConnectionDriver>,
     cx: &mut Context<'_>,
@@ -184,7 +184,7 @@ fn poll_twice<T>(
     poll(cx)
 }
 
-/// Lets the connection read and write. Why it ended is told by the exchange that it cut.
+/// Lets the connection read and write. If it ends, the exchange that it cut reports why.
 fn drive(wire: &mut Option<ConnectionDriver>, cx: &mut Context<'_>) {
     if let Some(live) = wire
         && Pin::new(live).poll(cx).is_ready()
@@ -195,7 +195,7 @@ fn drive(wire: &mut Option<ConnectionDriver>, cx: &mut Context<'_>) {
 
 fn check_version(response: &Response<Incoming>) -> Result<(), ExchangeError> {
     let Some(said) = response.headers().get(API_HEADER) else {
-        return Err(ExchangeError::Version("none that it names".to_owned()));
+        return Err(ExchangeError::Version("an unnamed version".to_owned()));
     };
     let said = said.to_str().unwrap_or_default();
     match ApiVersion::parse(said) {
@@ -219,7 +219,7 @@ impl ConnectionPool {
         &self.address
     }
 
-    /// An idle connection that still works, the last used first, or a new one.
+    /// The most recently used idle connection that still works, or a new one.
     pub(crate) async fn take(&self) -> io::Result<HttpConnection> {
         while let Some(mut idle) = self.pop() {
             if poll_fn(|cx| Poll::Ready(idle.poll_usable(cx))).await {

@@ -1,5 +1,5 @@
-//! One method per endpoint of the HTTP door, typed by `windlass_protocol::api`. Nothing here
-//! knows how a request travels.
+//! One method per endpoint of the HTTP door, typed by `windlass_protocol::api`. Does not know how a
+//! request travels.
 
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
@@ -24,11 +24,11 @@ const POLL_WAIT_MS: u64 = 30_000;
 /// How long a fork may take: a large workspace is copied first.
 const FORK_WAIT_MS: u64 = 120_000;
 
-/// How long the node may take to look at its disk, and to remove what a prune removes.
+/// How long the node may take to measure its disk use, and to prune.
 const DISK_WAIT_MS: u64 = 120_000;
 const PRUNE_WAIT_MS: u64 = 900_000;
 
-/// Random bytes in a made turn id: 2^96 never meet.
+/// Random bytes in a generated turn id: 2^96 values, so two ids do not collide.
 const TURN_ID_BYTES: usize = 12;
 
 /// A range of raw output.
@@ -37,22 +37,23 @@ pub struct OutputBytes {
     pub bytes: Bytes,
     /// Where the range begins.
     pub from: u64,
-    /// Where to read on. Not always `from` and the bytes' length: bytes may be left out between.
+    /// Where to continue reading. Bytes may be left out in between, so this is not always `from`
+    /// plus the number of bytes.
     pub next: u64,
     /// Bytes of output in all.
     pub total: u64,
-    /// Bytes that were not kept.
+    /// Bytes that the node did not keep.
     pub dropped: u64,
 }
 
-/// A display's bytes and what they are.
+/// A display's bytes and their MIME type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisplayBytes {
     pub mime: String,
     pub bytes: Bytes,
 }
 
-/// An id for a turn that may then be submitted again safely.
+/// A new turn id. A turn with an id can be submitted again safely.
 pub fn fresh_turn_id() -> TurnId {
     let text = format!("t{}", crate::random::hex::<TURN_ID_BYTES>());
     TurnId::chosen(text).expect("a letter and hexadecimal digits")
@@ -60,7 +61,8 @@ pub fn fresh_turn_id() -> TurnId {
 
 /// Sessions.
 impl Client {
-    /// Never sent twice: the node would make two. With a first turn the reply waits as it asks.
+    /// Never sent twice: the node would create two sessions. With a first turn, the reply waits as
+    /// that turn requests.
     pub async fn create_session(&self, create: &CreateSession) -> Result<Created, ClientError> {
         let wait_ms = create.turn.as_ref().map_or(0, |turn| turn.wait_ms);
         let path = RequestPath::new(&["sessions"]).done();
@@ -86,13 +88,13 @@ impl Client {
         self.json(HttpCall::delete(path).waiting(close.grace_ms.unwrap_or(0))).await
     }
 
-    /// What the session's code reached for over the network.
+    /// The hosts that the session's code connected to, or tried to.
     pub async fn egress(&self, session: &SessionId) -> Result<EgressLog, ClientError> {
         let path = RequestPath::new(&["sessions", session.as_str(), "egress"]).done();
         self.json(HttpCall::get(path)).await
     }
 
-    /// What the session's code may call: what the words lead to, or all.
+    /// The tools that the session's code may call: those that match the words, or all.
     pub async fn session_tools(
         &self,
         session: &SessionId,
@@ -110,7 +112,7 @@ impl Client {
         self.json(HttpCall::get(path.done()).waiting(query.wait_ms)).await
     }
 
-    /// For which interpreters workers are kept ready.
+    /// The interpreters for which the node keeps workers ready.
     pub async fn environments(
         &self,
         query: EnvironmentsQuery,
@@ -120,7 +122,7 @@ impl Client {
         self.json(HttpCall::get(path.done()).waiting(query.wait_ms)).await
     }
 
-    /// Makes a twin of an idle session. Never sent twice: the node would make two.
+    /// Makes a twin of an idle session. Never sent twice: the node would make two twins.
     pub async fn fork_session(
         &self,
         session: &SessionId,
@@ -146,7 +148,7 @@ pub enum WhichSessions {
 
 /// Turns.
 impl Client {
-    /// Sent again after a failed connection only when the turn has an id of the client's choice
+    /// Sent again after a failed connection only if the client chose the turn's id
     /// ([`fresh_turn_id`] makes one).
     pub async fn submit_turn(
         &self,
@@ -186,7 +188,7 @@ impl Client {
         self.settled(turn, submit.wait_ms, submit.output_bytes_max).await
     }
 
-    /// Answers what a turn asked for, then waits as [`Client::run_turn`] does.
+    /// Sends a turn the input that it waits for, then waits as [`Client::run_turn`] does.
     pub async fn answer_turn(
         &self,
         session: &SessionId,
@@ -222,7 +224,7 @@ impl Client {
         self.json(HttpCall::post(path, Repeat::IfNotSent)).await
     }
 
-    /// Interrupts whichever turn runs.
+    /// Interrupts the running turn.
     pub async fn interrupt(&self, session: &SessionId) -> Result<Turn, ClientError> {
         let path = RequestPath::new(&["sessions", session.as_str(), "interrupt"]).done();
         self.json(HttpCall::post(path, Repeat::IfNotSent)).await
@@ -328,13 +330,13 @@ impl Client {
         self.json(HttpCall::get(RequestPath::new(&["openapi.json"]).done())).await
     }
 
-    /// What the node has on the disk.
+    /// How much disk space the node uses, and for what.
     pub async fn disk_use(&self) -> Result<DiskUse, ClientError> {
         let path = RequestPath::new(&["node", "disk"]).done();
         self.json(HttpCall::get(path).waiting(DISK_WAIT_MS)).await
     }
 
-    /// Removes ended sessions and what no session needs, or says what that would be.
+    /// Removes ended sessions and data that no session needs. With a dry run it only reports them.
     pub async fn prune(&self, wanted: &PruneRequest) -> Result<Pruned, ClientError> {
         let path = RequestPath::new(&["node", "prune"]).done();
         self.json(HttpCall::post_json(path, Repeat::IfNotSent, wanted).waiting(PRUNE_WAIT_MS)).await
@@ -352,6 +354,6 @@ fn number(headers: &HeaderMap, name: &'static str) -> Result<u64, ClientError> {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.and_then(|text| text.parse().ok()).ok_or_else(|| ClientError::BadAnswer {
         request: "a range of output".to_owned(),
-        cause: format!("the header {name} is missing or no number"),
+        cause: format!("the header {name} is missing or not a number"),
     })
 }

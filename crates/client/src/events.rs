@@ -1,5 +1,5 @@
-//! Follows a session's events: each once, in order, over any number of connections. Owns the
-//! source it has reached; interprets no event but the last.
+//! Follows a session's events: each event once, in order, over any number of connections. Owns the
+//! position in the stream; interprets only the last event.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use crate::error::ClientError;
 use crate::query::RequestPath;
 use crate::sse::SseParser;
 
-/// Streams in a row that may end at once and without a new event before that is an error.
+/// Number of streams in a row that may end at once without a new event before that is an error.
 const EMPTY_STREAMS_MAX: u32 = 20;
 
-/// A stream that lasted so long was not empty_streams, events or none.
+/// A stream that lasted longer than this does not count as empty, even without an event.
 const LONG_STREAM: Duration = Duration::from_secs(1);
 
-/// A session's events from one source on. Dropping it ends nothing but the following.
+/// A session's events after a given sequence number. Dropping it ends only the stream.
 #[derive(Debug)]
 pub struct EventStream {
     client: Client,
@@ -35,10 +35,10 @@ pub struct EventStream {
 /// Where the next event comes from.
 #[derive(Debug)]
 enum EventSource {
-    /// Nothing is open.
+    /// No connection is open.
     Disconnected,
     Streaming(Box<LiveStream>),
-    /// The stream ended without a last event: these were asked for, to know whether more can come.
+    /// The stream ended without a last event. This page tells whether more events can come.
     Page {
         events: VecDeque<EventItem>,
         ended: bool,
@@ -68,13 +68,13 @@ impl Client {
 }
 
 impl EventStream {
-    /// The last event that was given out; a new stream after it goes on where this one is.
+    /// The last event that was returned. A new stream after it continues where this one is.
     pub fn after(&self) -> Seq {
         self.after
     }
 
-    /// The next event, or `None` when the session is over. After an error the next call connects
-    /// again. A call that is dropped before it returns loses nothing.
+    /// The next event, or `None` when the session has ended. After an error the next call connects
+    /// again. Cancelling this call loses no event.
     pub async fn next(&mut self) -> Result<Option<EventItem>, ClientError> {
         loop {
             let found = match &mut self.source {
@@ -86,7 +86,8 @@ impl EventStream {
                 }
                 EventSource::Streaming(streaming) => match streaming.next().await {
                     Ok(Some(data)) => Some(self.parse(&data)?),
-                    // The node closed it: it stops, or nothing can follow. Asking tells which.
+                    // The node closed the stream: it is stopping, or the session has ended. A page
+                    // of events tells which.
                     Ok(None) => {
                         self.source = self.fetch_page().await?;
                         None
@@ -110,7 +111,7 @@ impl EventStream {
                     }
                 },
             };
-            // A node may repeat what it is not sure we got.
+            // A node may repeat events that it is not sure we received.
             if let Some(item) = found.filter(|item| item.event.seq > self.after) {
                 self.after = item.event.seq;
                 self.empty_streams = 0;
@@ -122,7 +123,8 @@ impl EventStream {
         }
     }
 
-    /// A node that ends every stream at once is not one to follow for ever.
+    /// Counts streams that ended at once, so that a node that ends every stream is not followed for
+    /// ever.
     fn count_empty_stream(&mut self, cause: String) -> Result<(), ClientError> {
         let was_long = self.opened.elapsed() > LONG_STREAM;
         self.empty_streams = if was_long { 0 } else { self.empty_streams + 1 };
@@ -145,7 +147,7 @@ impl EventStream {
     async fn fetch_page(&self) -> Result<EventSource, ClientError> {
         let query = EventsQuery { after: self.after.0, wait_ms: 0, limit: None };
         let page = self.client.events_page(&self.session, query).await?;
-        // A full page is followed by the stream; an ended session's last page is the end.
+        // After this page the stream opens again, unless the session has ended.
         Ok(EventSource::Page { events: page.events.into(), ended: page.ended })
     }
 

@@ -1,5 +1,5 @@
-//! Files of a session's workspace: list, read, put, delete, write back many, watch. Content goes and
-//! comes in pieces, each transfer on a connection of its own; none is sent twice.
+//! Files of a session's workspace: list, read, put, delete, write many back, watch. Content is
+//! streamed in pieces. Each transfer has a separate connection, and none is sent twice.
 
 mod content;
 mod exchange;
@@ -29,17 +29,17 @@ pub use content::FileContent;
 use exchange::{Exchange, RequestBody};
 pub use watch::FileWatch;
 
-/// Bytes of a path in an error.
+/// Longest part of a path in an error message, in bytes.
 const PATH_SHOWN_BYTES: usize = 200;
 
-/// What a file must be like before it is changed.
+/// The state that a file must have for a change to be made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Expect {
     #[default]
     Anything,
-    /// There is none.
+    /// The file does not exist.
     Absent,
-    /// It has this etag.
+    /// The file has this etag.
     Etag(String),
 }
 
@@ -55,20 +55,20 @@ pub enum WriteBackChange {
 pub enum FileRange {
     #[default]
     Whole,
-    /// From the first to before the second.
+    /// From the first number up to, but not including, the second.
     Part(u64, u64),
-    /// From there to the end.
+    /// From this byte to the end.
     From(u64),
-    /// So many at the end.
+    /// This many bytes at the end.
     Last(u64),
 }
 
-/// A file on its way here.
+/// A file that is being downloaded.
 #[derive(Debug)]
 pub struct Download {
     exchange: Exchange,
     pub etag: String,
-    /// Bytes that come: of the whole file, or of the range.
+    /// Number of bytes to come: the whole file or the range.
     pub bytes: u64,
 }
 
@@ -148,13 +148,13 @@ impl Client {
         self.sent(Method::DELETE, uri, expect.headers(), RequestBody::nothing()).await
     }
 
-    /// Does all changes or none.
+    /// Makes all changes or none.
     pub async fn write_back(
         &self,
         session: &SessionId,
         changes: Vec<WriteBackChange>,
     ) -> Result<WrittenBack, ClientError> {
-        // All of it before any of it: a change that cannot be sent stops all of them.
+        // Check all changes first: one that cannot be sent must stop all of them.
         for change in &changes {
             check(change)?;
         }
@@ -183,7 +183,8 @@ impl Expect {
     fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         let mut add = |name: HeaderName, value: &str| {
-            // What cannot be said cannot be an etag either, and matches none.
+            // Text that is not a valid header value is no etag either. Send one that matches no
+            // file.
             let value = HeaderValue::from_str(value);
             headers.insert(name, value.unwrap_or(HeaderValue::from_static("\"?\"")));
         };
@@ -207,7 +208,7 @@ impl Expect {
     }
 }
 
-/// Whether a change has frames.
+/// Checks that a change fits into frames.
 fn check(change: &WriteBackChange) -> Result<(), ClientError> {
     let (path, expect) = match change {
         WriteBackChange::Delete { path, expect } | WriteBackChange::Put { path, expect, .. } => (path, expect),
@@ -224,7 +225,7 @@ fn check(change: &WriteBackChange) -> Result<(), ClientError> {
     })
 }
 
-/// The frames of one change, as few bytes at once as a frame has.
+/// The frames of one change, made one at a time so that only one frame is in memory.
 fn frames(change: WriteBackChange) -> Box<dyn Iterator<Item = io::Result<Bytes>> + Send> {
     let encoded = |header: &FileChange, body: &[u8]| {
         let mut frame = Vec::with_capacity(body.len() + 256);
@@ -253,10 +254,10 @@ fn frames(change: WriteBackChange) -> Box<dyn Iterator<Item = io::Result<Bytes>>
     }
 }
 
-/// Where a file is: its slashes are the path's, the rest is escaped.
+/// The request path of a file: slashes stay, the rest is escaped.
 fn file_path(session: &SessionId, path: &str) -> String {
     let above = RequestPath::new(&["sessions", session.as_str(), "files"]);
-    // The one name that means something else there.
+    // `files/watch` is an endpoint, so a file of that name needs this parameter.
     let content = (path == "watch").then_some("true");
     above.below(path).text("content", content).done()
 }

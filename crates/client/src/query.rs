@@ -2,10 +2,10 @@
 
 use std::fmt::{Display, Write};
 
-/// Room for a path with two ids and a query of the usual size.
+/// Capacity for a path with two ids and a query of typical size.
 const PATH_BYTES_USUAL: usize = 192;
 
-/// A path with its query, in the making.
+/// Builds a path with its query.
 #[derive(Debug)]
 pub(crate) struct RequestPath {
     text: String,
@@ -13,7 +13,7 @@ pub(crate) struct RequestPath {
 }
 
 impl RequestPath {
-    /// `parts` are put together with slashes after `/v1`; ids need no escaping, by their type.
+    /// Joins `parts` with slashes after `/v1`. Ids need no escaping, by their type.
     pub(crate) fn new(parts: &[&str]) -> Self {
         let mut text = String::with_capacity(PATH_BYTES_USUAL);
         text.push_str("/v1");
@@ -24,7 +24,7 @@ impl RequestPath {
         Self { text, has_query: false }
     }
 
-    /// A file's path, whose slashes are its own.
+    /// Appends a file's path. Its slashes stay slashes.
     pub(crate) fn below(mut self, path: &str) -> Self {
         for part in path.split('/') {
             self.text.push('/');
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_given_is_asked_and_text_is_escaped() {
+    fn absent_parameters_are_left_out_and_text_is_escaped() {
         let bare = RequestPath::new(&["sessions"]).number("wait_ms", None::<u64>);
         assert_eq!(bare.done(), "/v1/sessions");
         let full = RequestPath::new(&["sessions", "s", "output"])

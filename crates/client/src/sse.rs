@@ -1,9 +1,9 @@
-//! Server-sent events, as text to read: bytes in, the data of whole events out. Owns the format;
-//! knows no connection.
+//! Parses server-sent events: bytes in, the data of whole events out. Owns the format; knows no
+//! connection.
 
 use bytes::{Buf, BytesMut};
 
-/// The longest unfinished event; a longer one is no event of a node's.
+/// The longest unfinished event. No node sends a longer one.
 const EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// An event is longer than any node sends.
@@ -14,7 +14,7 @@ pub(crate) struct EventTooLong;
 #[derive(Debug, Default)]
 pub(crate) struct SseParser {
     pending: BytesMut,
-    /// How much of `pending` is known to hold no line end.
+    /// Bytes at the start of `pending` that hold no line end.
     searched: usize,
     data: Vec<u8>,
     has_data: bool,

@@ -1,9 +1,9 @@
 //! A tool host: offers functions to the code of sessions over one WebSocket, and answers its calls.
 //!
-//! Like every connection of this crate it is driven by the task that uses it: messages come and
-//! answers leave while [`ToolHost::next`] is waited for. Answers may be given from anywhere, in any
-//! order, through clones of [`Answers`]; large ones leave in pieces, in turns, so that a small one
-//! never waits for a large one to be through.
+//! The task that uses the host drives the connection: messages arrive and answers leave while it
+//! awaits [`ToolHost::next`]. Any task may answer, in any order, through clones of [`ToolAnswers`].
+//! Large answers are sent in pieces that alternate, so that a small answer never waits until a
+//! large one is completely sent.
 
 mod answers;
 
@@ -36,19 +36,20 @@ use crate::stream::LeanStream;
 /// The largest message: one frame, its first length word included.
 const FRAME_MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX + 4;
 
-/// Read at once. It is cleared before each read.
+/// Size of the read buffer. The WebSocket clears it before each read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Gathered before it is written; a message alone goes out at once.
+/// Bytes that are collected before a write. A single message is written at once.
 const WRITE_BYTES: usize = 128 * 1024;
 
-/// Bytes of calls that have come in part. A node that lets more be open breaks the protocol.
+/// Limit for the bytes of calls that have arrived in part. A node that exceeds it breaks the
+/// protocol.
 const JOINING_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// How long the node may take to take a declaration in, or the host's end.
+/// How long the node may take to accept a declaration, or to close the connection.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
-/// For whom the tools are.
+/// Which sessions may call the tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolScope {
     Session(SessionId),
@@ -60,49 +61,50 @@ pub enum ToolScope {
     Everyone,
 }
 
-/// What the node says to a host.
+/// A message of the node to a host.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HostMessage {
     /// The code of a session calls a tool.
     Call(ToolCall),
-    /// Nobody waits for this call's answer any more.
+    /// The session no longer waits for the answer to this call.
     Cancel { call: Within, reason: CancelReason },
-    /// The connection is over; nothing follows.
+    /// The connection has ended; no message follows.
     Closed(DisconnectReason),
 }
 
 /// A call of one of the host's tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Which call: what its answer names, and [`Client::within`] takes.
+    /// Identifies the call in its answer and for [`Client::within`].
     pub call: Within,
     pub name: String,
-    /// How long an answer is waited for.
+    /// How long the session waits for the answer.
     pub deadline: Duration,
     /// A JSON object of named arguments.
     pub arguments: Bytes,
 }
 
-/// How a connection ended.
+/// Why a connection ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DisconnectReason {
-    /// The node closed it. 1001: it stops, and the next one is to be attached to.
+    /// The node closed the connection. Code 1001: the node stops, and the host can attach to the
+    /// next one.
     ByNode { code: u16, reason: String },
-    /// It broke.
+    /// The connection broke.
     Cut(String),
 }
 
-/// An attached tool host. Dropping it takes its tools back.
+/// An attached tool host. Dropping it withdraws its tools.
 #[derive(Debug)]
 pub struct ToolHost {
     socket: WebSocketStream<LeanStream>,
     answers: ToolAnswers,
-    /// Messages that came while a declaration was waited for.
+    /// Messages that arrived during a wait for an answer to a declaration.
     come: VecDeque<HostMessage>,
-    /// Calls that have not come whole.
+    /// Calls of which only a part has arrived.
     joining: HashMap<Within, PartialCall>,
     joining_bytes: usize,
-    /// What was written is not flushed.
+    /// Written messages are not flushed yet.
     unflushed: bool,
     closed: Option<DisconnectReason>,
 }
@@ -113,7 +115,7 @@ struct PartialCall {
     arguments: BytesMut,
 }
 
-/// One thing that the node said.
+/// One decoded message of the node.
 enum SocketMessage {
     Message(HostMessage),
     Accepted(usize),
@@ -121,7 +123,7 @@ enum SocketMessage {
 }
 
 impl ToolHost {
-    /// Attaches to the node; it offers nothing yet.
+    /// Attaches to the node. The host offers no tools yet.
     pub async fn attach(client: &Client, scope: &ToolScope) -> Result<Self, ClientError> {
         let path = RequestPath::new(&["tools", "host"]);
         let path = match scope {
@@ -149,10 +151,10 @@ impl ToolHost {
         })
     }
 
-    /// Replaces what this host offers; how many tools that is. Where the node refuses it, what was
-    /// offered before stays.
+    /// Replaces the tools that this host offers, and returns their number. If the node refuses, the
+    /// previous tools stay.
     pub async fn declare(&mut self, declaration: &Declaration) -> Result<usize, ClientError> {
-        let mut json = Bytes::from(serde_json::to_vec(declaration).expect("it is all JSON"));
+        let mut json = Bytes::from(serde_json::to_vec(declaration).expect("a declaration always serializes"));
         loop {
             let part = json.split_to(json.len().min(CHUNK_BYTES_MAX));
             let more = !json.is_empty();
@@ -180,8 +182,7 @@ impl ToolHost {
         }
     }
 
-    /// The next message. Answers leave while it is waited for. A call that is dropped before it
-    /// returns loses nothing.
+    /// The next message. Answers are sent while this call waits. Cancelling it loses no message.
     pub async fn next(&mut self) -> HostMessage {
         loop {
             if let Some(message) = self.come.pop_front() {
@@ -189,24 +190,24 @@ impl ToolHost {
             }
             match poll_fn(|cx| self.poll_message(cx)).await {
                 SocketMessage::Message(message) => return message,
-                // Nothing that was asked: a newer node's word.
+                // No declaration is open: a newer node sent something that this host does not know.
                 SocketMessage::Accepted(_) | SocketMessage::Refused(_) => {}
             }
         }
     }
 
-    /// Answers calls from anywhere.
+    /// A handle for answering calls from any task.
     pub fn answers(&self) -> ToolAnswers {
         self.answers.clone()
     }
 
-    /// Writes the answers that were given, then ends the connection.
+    /// Writes the queued answers, then closes the connection.
     pub async fn close(mut self) {
         let closing = poll_fn(|cx| {
             ready!(self.poll_write(cx))?;
             Pin::new(&mut self.socket).poll_close(cx)
         });
-        // One that cannot be told is gone already.
+        // If the node does not take it, the connection is gone already.
         let _ = timeout(ANSWER_WAIT, closing).await;
     }
 
@@ -214,7 +215,7 @@ impl ToolHost {
         if let Some(closed) = &self.closed {
             return Poll::Ready(SocketMessage::Message(HostMessage::Closed(closed.clone())));
         }
-        // Whether it gets through changes nothing for who listens.
+        // A failed write shows up as a failed read below.
         let _ = self.poll_write(cx);
         loop {
             let heard = match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
@@ -227,7 +228,7 @@ impl ToolHost {
                 }
                 Some(Ok(_)) => Ok(None),
                 Some(Err(fault)) => Err(DisconnectReason::Cut(fault.to_string())),
-                None => Err(DisconnectReason::Cut("it ended".to_owned())),
+                None => Err(DisconnectReason::Cut("the connection ended".to_owned())),
             };
             match heard {
                 Ok(None) => {}
@@ -243,7 +244,7 @@ impl ToolHost {
     fn decode_message(&mut self, bytes: Bytes) -> Result<Option<SocketMessage>, DisconnectReason> {
         let Frame { header, body } =
             frame::decode(bytes).map_err(|fault| DisconnectReason::Cut(fault.to_string()))?;
-        // A newer node may say more than this host understands.
+        // A newer node may send messages that this host does not understand.
         let Ok(said) = serde_json::from_slice::<ToHost>(&header) else { return Ok(None) };
         Ok(match said {
             ToHost::ToolsAccepted { count } => Some(SocketMessage::Accepted(count)),
@@ -274,7 +275,7 @@ impl ToolHost {
         })
     }
 
-    /// Puts a call's parts together; whole, with its last.
+    /// Joins the parts of a call. Returns the call when its last part has arrived.
     fn join(
         &mut self,
         call: Within,
@@ -290,7 +291,7 @@ impl ToolHost {
         part.arguments.extend_from_slice(&body);
         self.joining_bytes += body.len();
         if part.arguments.len() > MESSAGE_BYTES_MAX || self.joining_bytes > JOINING_BYTES_MAX {
-            return Err(DisconnectReason::Cut("the node sent more of a call than there can be".to_owned()));
+            return Err(DisconnectReason::Cut("the node sent more argument bytes than a call may have".to_owned()));
         }
         if more {
             return Ok(None);
@@ -301,7 +302,7 @@ impl ToolHost {
         }))
     }
 
-    /// Writes what waits; ready when all of it is through.
+    /// Writes the queued messages; ready when all of them are flushed.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
             ready!(Pin::new(&mut self.socket).poll_ready(cx))?;
@@ -320,7 +321,7 @@ impl ToolHost {
 impl std::fmt::Display for DisconnectReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::ByNode { code, reason } => write!(f, "the node closed it ({code}): {reason}"),
+            Self::ByNode { code, reason } => write!(f, "the node closed the connection ({code}): {reason}"),
             Self::Cut(cause) => f.write_str(cause),
         }
     }

@@ -1,4 +1,4 @@
-//! What the tools take. The words for the model are in `schema`; these are the types.
+//! The argument types of the tools. Their descriptions for the model are in `schema`.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 
 use crate::reply::Fault;
 
-/// Seconds that a call waits for its turn unless it says otherwise: less than the shortest time
-/// after which a client gives a tool up.
+/// Default number of seconds that a call waits for its turn. It is below the shortest timeout that
+/// a client has for a tool.
 const WAIT_SECONDS_DEFAULT: f64 = 45.0;
 
 const WAIT_SECONDS_MAX: f64 = 600.0;
 
-/// Tokens of output in a reply, and what a token is taken for.
+/// Limits for the output in a reply, in tokens, and the number of bytes per token.
 const TOKENS_DEFAULT: usize = 6_000;
 const TOKENS_MAX: usize = 100_000;
 const TOKENS_MIN: usize = 50;
@@ -84,7 +84,7 @@ pub(crate) struct ReadOutputArguments {
     pub max_tokens: Option<usize>,
 }
 
-/// The arguments as `T`, or what is wrong with them, for the model to mend.
+/// Parses the arguments as `T`. The error tells the model what to correct.
 pub(crate) fn read<T: DeserializeOwned>(arguments: Option<Map<String, Value>>) -> Result<T, Fault> {
     serde_json::from_value(Value::Object(arguments.unwrap_or_default()))
         .map_err(|error| Fault::Arguments(error.to_string()))

@@ -1,6 +1,6 @@
-//! A call that looks at a turn: gives the turn to its session, waits as long as the call may, tells
-//! of progress, asks for input, and makes the answer. A call that is cancelled stops its turn; one
-//! whose client is gone leaves it.
+//! A call that runs or follows a turn: submits the turn, waits as long as the call may, reports
+//! progress, asks for input and builds the answer. A cancelled call stops its turn. A call whose
+//! client is gone leaves the turn running.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -16,23 +16,23 @@ use crate::input::{self, AskOutcome, UserAnswer};
 use crate::reply::{Fault, TurnReply, output_link};
 use crate::{images, sessions, tasks};
 
-/// Time between two words of progress.
+/// Time between two progress notifications.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// A client that takes tasks gets a handle for a turn that lasts longer.
+/// A client that supports tasks gets a task handle for a turn that takes longer than this.
 const TASK_AFTER: Duration = Duration::from_secs(2);
 
-/// The longest line of output in a word of progress.
+/// The longest line of output in a progress notification.
 const PROGRESS_CHARS_MAX: usize = 120;
 
-/// How a call looks at its turn.
+/// How long a call waits for its turn, and how much output its reply may hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReplyLimits {
     pub wait: Duration,
     pub output_bytes: usize,
 }
 
-/// A call and the turn that it looks at.
+/// A call and the turn that it follows.
 pub(crate) struct TurnFollower<'c> {
     call: &'c ClientCall,
     client: &'c Client,
@@ -46,7 +46,7 @@ pub(crate) struct TurnFollower<'c> {
     note: Option<String>,
 }
 
-/// Runs code in the session that the call names.
+/// Runs code in the session that the call names or implies.
 pub(crate) async fn run(
     door: &Door,
     call: &ClientCall,
@@ -68,7 +68,7 @@ pub(crate) async fn run(
         let mut follow = TurnFollower::new(call, client, found.id.clone(), turn, limits);
         follow.note.clone_from(&found.note);
         match follow.submit(submit.clone()).await {
-            // The session ended since it was last used: a name is then given to a new one.
+            // The session ended since its last use. Its name then gets a new session.
             Err(Fault::Client(error)) if sessions::is_over(&error) && !tried => {
                 if !sessions::forget(door, &found) {
                     return Err(error.into());
@@ -102,12 +102,12 @@ impl<'c> TurnFollower<'c> {
         self.unless_ended(self.client.submit_turn(&self.session, &submit)).await
     }
 
-    /// The turn as it is now.
+    /// The current state of the turn.
     pub async fn now(&self) -> Result<Turn, Fault> {
         Ok(self.client.turn(&self.session, &self.turn, self.query(0)).await?)
     }
 
-    /// Gives the turn what a client answered to its question, and goes on.
+    /// Sends the turn the answer to its question, and continues.
     pub async fn answered(
         mut self,
         question: u32,
@@ -127,13 +127,13 @@ impl<'c> TurnFollower<'c> {
         }
     }
 
-    /// Waits first: the turn was just given what it asked for.
+    /// Waits first, since the turn has just received its input.
     pub async fn wait_and_see_through(self) -> Result<CallToolResponse, Fault> {
         let turn = self.wait().await?;
         self.see_through(turn).await
     }
 
-    /// Waits until the turn ends, asks, or the call has waited long enough; then answers.
+    /// Waits until the turn ends, asks for input, or the call's wait is over; then answers.
     pub async fn see_through(mut self, mut turn: Turn) -> Result<CallToolResponse, Fault> {
         loop {
             match turn.state {
@@ -146,7 +146,7 @@ impl<'c> TurnFollower<'c> {
                         AskOutcome::ByAnswer(required) => return Ok(required.into()),
                         AskOutcome::Answered(UserAnswer::Text(text)) => {
                             input::send(self.client, &self.session, &self.turn, &text).await?;
-                            // Its user's time is not the call's.
+                            // The time that the user took does not count.
                             self.wait_anew();
                         }
                         AskOutcome::Answered(_) => return self.reply_refused().await,
@@ -163,8 +163,8 @@ impl<'c> TurnFollower<'c> {
         }
     }
 
-    /// Whether the session is the client's own: somebody else's turn is looked at, and neither
-    /// answered nor stopped.
+    /// Whether the session belongs to this client. Another client's turn can be read, but not
+    /// answered or stopped.
     fn is_own(&self) -> bool {
         self.call.scope.owns(&self.session)
     }
@@ -200,7 +200,7 @@ impl<'c> TurnFollower<'c> {
         }
     }
 
-    /// `asked`, unless the call ends before it is answered.
+    /// Awaits `asked`, unless the call ends first.
     async fn unless_ended<T, E: Into<Fault>>(
         &self,
         asked: impl Future<Output = Result<T, E>>,
@@ -211,7 +211,7 @@ impl<'c> TurnFollower<'c> {
             fault = self.call.ended_early() => fault,
         };
         if matches!(fault, Fault::Cancelled) && self.is_own() {
-            // One that has ended meanwhile needs no stopping.
+            // A turn that has ended meanwhile needs no interrupt.
             let _ = self.client.interrupt_turn(&self.session, &self.turn).await;
         }
         Err(fault)
@@ -235,7 +235,7 @@ impl<'c> TurnFollower<'c> {
     }
 }
 
-/// A turn as a tool's answer. Images come with its end.
+/// Builds a tool's answer from a turn. Images come when the turn has ended.
 pub(crate) async fn reply(
     client: &Client,
     turn: Turn,

@@ -1,6 +1,6 @@
-//! Code that asks for a line: its question goes to the client's user where the client can ask, and
-//! to the model as a state of the turn where it cannot. A secret goes by neither: forms are not
-//! for secrets, and what a model reads is kept.
+//! Code that waits for a line of input. The question goes to the client's user if the client can
+//! ask, and otherwise to the model as a state of the turn. A request for a secret goes to neither:
+//! forms are not meant for secrets, and what a model reads is stored.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use windlass_protocol::{SessionId, TurnId};
 use crate::call::{ElicitationSupport, ClientCall};
 use crate::reply::Fault;
 
-/// The name of the question, and of the field that holds its answer.
+/// The name of the question and of the form field for its answer.
 const INPUT: &str = "input";
 
-/// How long a user may take.
+/// How long a user may take to answer.
 const USER_WAIT: Duration = Duration::from_secs(10 * 60);
 
-/// What the model is told of a question that its user did not answer.
+/// The note to the model when its user did not answer.
 pub(crate) const REFUSED: &str = "the user was asked and gave no answer";
 
-/// Where a question went.
+/// The outcome of asking the client's user.
 #[derive(Debug)]
 pub(crate) enum AskOutcome {
-    /// Not to the client's user; the model is told.
+    /// The user was not asked; the model sees the question.
     NotAsked,
-    /// Into the answer to this call; the client comes back with it.
+    /// This call's answer holds the question; the client repeats the call with the user's answer.
     ByAnswer(InputRequiredResult),
     Answered(UserAnswer),
 }
@@ -39,17 +39,17 @@ pub(crate) enum AskOutcome {
 pub(crate) enum UserAnswer {
     Text(String),
     Declined,
-    /// Not at all: it is asked again.
+    /// No usable answer: ask again.
     Missing,
 }
 
-/// What a client brings back with an answer: which question of which turn it is for. It opens
-/// nothing that the client could not name by itself, so it is guarded against damage only.
+/// The state that a client returns with an answer: which question of which turn the answer is for.
+/// A client could name the turn without it, so it is protected against damage only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InputQuestion {
     pub session: SessionId,
     pub turn: TurnId,
-    /// The first one that a call asks is 1.
+    /// The first question of a call has number 1.
     pub number: u32,
 }
 
@@ -73,7 +73,7 @@ impl InputQuestion {
     }
 }
 
-/// Asks the client's user what the turn asks; `number` says the how many-th question it is.
+/// Asks the client's user for the turn's input. `number` counts the questions of this call.
 pub(crate) async fn ask(call: &ClientCall, turn: &Turn, number: u32) -> AskOutcome {
     let Some(wait) = turn.stdin_wait.as_ref().filter(|wait| !wait.secret) else {
         return AskOutcome::NotAsked;
@@ -87,19 +87,19 @@ pub(crate) async fn ask(call: &ClientCall, turn: &Turn, number: u32) -> AskOutco
         }
         ElicitationSupport::ByRequest => {
             let asked = call.peer().create_elicitation_with_timeout(form(wait), Some(USER_WAIT));
-            // A client that cannot ask after all leaves it to the model.
+            // If the client fails to ask, the model gets the question.
             asked.await.map_or(AskOutcome::NotAsked, |answer| AskOutcome::Answered(read(&answer)))
         }
     }
 }
 
-/// The turn's question in the form that answers and tasks carry.
+/// The turn's question as answers and tasks carry it.
 pub(crate) fn question(wait: &StdinWait) -> InputRequests {
     let request = InputRequest::Elicitation(ElicitRequest::new(form(wait)));
     InputRequests::from([(INPUT.to_owned(), request)])
 }
 
-/// What a client answered to a question that an answer or a task carried.
+/// The user's answer to a question that an answer or a task carried.
 pub(crate) fn answer_of(responses: &InputResponses) -> UserAnswer {
     let answer = responses.get(INPUT).cloned();
     match answer.and_then(|answer| serde_json::from_value::<ElicitResult>(answer).ok()) {
@@ -108,7 +108,7 @@ pub(crate) fn answer_of(responses: &InputResponses) -> UserAnswer {
     }
 }
 
-/// Gives a turn its line, unless what it waits for by now is a secret.
+/// Sends a line to a turn, unless the turn waits for a secret by now.
 pub(crate) async fn send(
     client: &Client,
     session: &SessionId,
@@ -124,7 +124,7 @@ pub(crate) async fn send(
     Ok(client.send_input(session, turn, &input).await.map(drop)?)
 }
 
-/// `session/turn`, taken apart.
+/// Parses `session/turn`.
 pub(crate) fn turn_of(text: &str) -> Option<(SessionId, TurnId)> {
     let (session, turn) = text.split_once('/')?;
     Some((SessionId::parse(session).ok()?, TurnId::parse(turn).ok()?))
@@ -150,7 +150,7 @@ fn read(answer: &ElicitResult) -> UserAnswer {
         return UserAnswer::Declined;
     }
     let fields = answer.content.as_ref().and_then(Value::as_object);
-    // A form that came back with its one field named otherwise has still been filled in.
+    // Some clients rename the form's only field; its value is still the answer.
     let field = fields.and_then(|fields| fields.get(INPUT).or_else(|| fields.values().next()));
     match field {
         Some(Value::String(text)) => UserAnswer::Text(text.clone()),

@@ -1,9 +1,9 @@
-//! Names of sessions: which one a client means. A name is made of the client, its directory and
-//! what is to hold there, so that the next process of the same agent in the same place finds the
-//! same session, and nobody else does by chance.
+//! Session names. A name is made of the client, its directory and its policy. So the next process
+//! of the same agent in the same directory finds the same session, and another client does not find
+//! it by chance.
 //!
 //! `claude-code-shop-1f2e3d4c` is a client's default session, `claude-code-shop-1f2e3d4c-plots` its
-//! session `plots`. Ids are used once; `..._2` is the second one of a name.
+//! session `plots`. Ids are used once; `..._2` is the second session of a name.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -13,25 +13,25 @@ use windlass_protocol::policy::PolicyRequest;
 
 use crate::reply::Fault;
 
-/// The longest parts of a name; with the digits between them they fit into an id.
+/// The longest parts of a name. Together with the digest they fit into an id.
 const CLIENT_CHARS_MAX: usize = 12;
 const PLACE_CHARS_MAX: usize = 16;
 const OWN_CHARS_MAX: usize = 20;
 
-/// Between a name and the number of its use. No name has it.
+/// Separates a name from its use number. No name contains it.
 const AGAIN: char = '_';
 
-/// Whose sessions these are.
+/// The common prefix of a client's session names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SessionScope(String);
 
-/// Which session a call means.
+/// Which session a call refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum SessionTarget {
-    /// One of the client's own, by its name without a number; where there is none, one of
-    /// somebody's that has the given word for its whole id.
+    /// A session of the client, by its name without a number. If there is none, the session of any
+    /// client whose whole id is `or`.
     Own { name: String, or: Option<SessionId> },
-    /// Somebody's, by its full id.
+    /// A session of any client, by its full id.
     ById(SessionId),
 }
 
@@ -41,7 +41,7 @@ impl SessionScope {
         let path = workspace.map(Path::to_string_lossy).unwrap_or_default();
         let name = workspace.and_then(Path::file_name).map(OsStr::to_string_lossy);
         let place = plain(&name.unwrap_or_default(), PLACE_CHARS_MAX, "shared");
-        // Another policy is another session: none may be lost here.
+        // Another policy means another session, so all of the policy goes into the digest.
         let policy = policy.map_or_else(String::new, |policy| {
             serde_json::to_string(policy).expect("a policy always serialises")
         });
@@ -49,8 +49,8 @@ impl SessionScope {
         Self(format!("{client}-{place}-{digest:08x}"))
     }
 
-    /// The session that is meant where a call names none, or by the name that it gives. What can
-    /// only be a full id is taken as it is.
+    /// The session for the given name, or the default session if there is none. Text that can only
+    /// be a full id is used as an id.
     pub fn session(&self, name: Option<&str>) -> Result<SessionTarget, Fault> {
         let own = |name: &str| SessionTarget::Own { name: name.to_owned(), or: None };
         let Some(name) = name else { return Ok(own(&self.0)) };
@@ -72,7 +72,7 @@ impl SessionScope {
                 let or = SessionId::parse(name).ok();
                 Ok(SessionTarget::Own { name: format!("{}-{name}", self.0), or })
             }
-            // Not a name of ours, but it may be a whole id.
+            // Not a valid name, but perhaps a full id.
             false => SessionId::parse(name).map(SessionTarget::ById).map_err(|_| bad_name(name)),
         }
     }
@@ -89,7 +89,7 @@ fn bad_name(name: &str) -> Fault {
     ))
 }
 
-/// Which use of `name` an id is; none, if it is of another name.
+/// The use number of `name` in an id; `None` if the id has another name.
 pub(crate) fn use_of(name: &str, id: &SessionId) -> Option<u32> {
     match id.as_str().strip_prefix(name)? {
         "" => Some(1),
@@ -97,13 +97,13 @@ pub(crate) fn use_of(name: &str, id: &SessionId) -> Option<u32> {
     }
 }
 
-/// The id of a name's use.
+/// The session id for use number `number` of a name.
 pub(crate) fn id_of(name: &str, number: u32) -> Result<SessionId, Fault> {
     let text = if number <= 1 { name.to_owned() } else { format!("{name}{AGAIN}{number}") };
     SessionId::parse(text).map_err(|_| bad_name(name))
 }
 
-/// `text` with nothing but small letters, digits and single dashes.
+/// Reduces `text` to lowercase letters, digits and single dashes.
 fn plain(text: &str, chars_max: usize, otherwise: &str) -> String {
     let mut plain = String::new();
     for letter in text.chars().map(|letter| letter.to_ascii_lowercase()) {
@@ -171,7 +171,7 @@ mod tests {
             scope.session(Some(other)).unwrap(),
             SessionTarget::ById(SessionId::parse(other).unwrap())
         );
-        // A short word may be either.
+        // A short word may be a name or an id.
         let either = scope.session(Some("sabcdefghij")).unwrap();
         let (name, or) = (format!("{default}-sabcdefghij"), SessionId::parse("sabcdefghij").ok());
         assert_eq!(either, SessionTarget::Own { name, or });

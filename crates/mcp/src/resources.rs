@@ -1,4 +1,4 @@
-//! What sessions printed and displayed, as resources: for what a reply only links to.
+//! Output and displays of sessions as MCP resources. Replies link to them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -19,16 +19,16 @@ use crate::sessions::{Intent, check_scope};
 
 const BASE: &str = "windlass://sessions/";
 
-/// Where the rest of a long output is, in what was read of it.
+/// The metadata key for the URI of the rest of a long output.
 const NEXT: &str = "windlass/next";
 
-/// The most that is read at once.
+/// Most bytes of one read.
 const READ_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Resources in a list.
+/// Most resources in a list.
 const LIST_MAX: usize = 100;
 
-/// A resource's address, taken apart.
+/// A parsed resource URI.
 #[derive(Debug, PartialEq, Eq)]
 enum ResourceAddress {
     Output { session: SessionId, turn: Option<TurnId>, from: u64 },
@@ -83,8 +83,8 @@ pub(crate) fn templates() -> Vec<ResourceTemplate> {
     ]
 }
 
-/// The output of the sessions that are alive. A node is neither started nor looked for to say that
-/// there are none: clients ask for this list before they do anything else.
+/// Lists the output of live sessions. Clients ask for this list before anything else, so it neither
+/// starts nor looks for a node.
 pub(crate) async fn list(door: &Door) -> Result<ListResourcesResult, ErrorData> {
     let Some(client) = door.client_if_known() else {
         return Ok(ListResourcesResult::with_all_items(Vec::new()));

@@ -1,6 +1,5 @@
-//! Long turns as MCP tasks. A task is a turn by another name: its id holds the session, the turn
-//! and when it was made, so it means the same to every client, bridge and node, and there is
-//! nothing to keep.
+//! Long turns as MCP tasks. A task id holds the session, the turn and the creation time. So the id
+//! means the same to every client, bridge and node, and the door stores nothing.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use rmcp::model::{
@@ -20,10 +19,10 @@ use crate::follow::reply;
 use crate::input::{self, UserAnswer};
 use crate::reply::Fault;
 
-/// How often a client should look.
+/// How often a client should poll.
 const POLL_EVERY_MS: u64 = 1000;
 
-/// A task's id, taken apart.
+/// A parsed task id.
 #[derive(Debug, PartialEq, Eq)]
 struct TaskHandle {
     session: SessionId,
@@ -54,7 +53,7 @@ fn moment(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// The handle of a turn that the journal has.
+/// Makes a task for a turn that is in the journal.
 pub(crate) fn handle_of(turn: &Turn) -> CreateTaskResult {
     let made_ms = Utc::now().timestamp_millis();
     let handle = TaskHandle { session: turn.session.clone(), turn: turn.id.clone(), made_ms };
@@ -80,7 +79,7 @@ pub(crate) async fn look(
             let reply = reply(client, turn, None).await.map_err(|fault| refused(&fault))?;
             match serde_json::to_value(reply.into_result()) {
                 Ok(Value::Object(result)) => TaskPayload::Completed { result },
-                _ => return Err(ErrorData::internal_error("a result that is no object", None)),
+                _ => return Err(ErrorData::internal_error("the result is not a JSON object", None)),
             }
         }
         (TurnState::AwaitingInput, _) => match &turn.stdin_wait {
@@ -100,7 +99,7 @@ pub(crate) async fn look(
     Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
 }
 
-/// `tasks/update`: the answer to what the turn asked.
+/// `tasks/update`: the answer to the turn's question.
 pub(crate) async fn answer(
     door: &Door,
     id: &str,
@@ -110,7 +109,7 @@ pub(crate) async fn answer(
     let client = door.client().await.map_err(|error| failed(id, error))?;
     match input::answer_of(responses) {
         UserAnswer::Text(text) => input::send(client, &session, &turn, &text).await,
-        // Nobody will answer: what waits for it is stopped.
+        // The user declined, so no answer will come: stop the waiting turn.
         UserAnswer::Declined => {
             client.interrupt_turn(&session, &turn).await.map(drop).map_err(Fault::from)
         }
@@ -127,7 +126,7 @@ pub(crate) async fn cancel(door: &Door, id: &str) -> Result<(), ErrorData> {
     let TaskHandle { session, turn, .. } = TaskHandle::parse(id).ok_or_else(|| unknown(id))?;
     let client = door.client().await.map_err(|error| failed(id, error))?;
     match client.interrupt_turn(&session, &turn).await {
-        // It has ended by itself.
+        // The turn has already ended.
         Err(error) if error.api_code() == Some(ErrorCode::TurnNotRunning) => Ok(()),
         done => done.map(drop).map_err(|error| failed(id, error)),
     }

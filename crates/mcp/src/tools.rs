@@ -1,5 +1,5 @@
-//! The tools: each a few questions to the node, and an answer. A fault becomes an error of the tool,
-//! so that the model can read it; only a tool that does not exist is the protocol's.
+//! The tools. Each sends a few requests to the node and builds an answer. A fault becomes a tool
+//! error, so that the model can read it. Only an unknown tool is a protocol error.
 
 use std::time::Duration;
 
@@ -24,13 +24,13 @@ use crate::sessions::{self, Intent};
 /// How long `interrupt` waits for the turn to end.
 const STOP_WAIT_MS: u64 = 5_000;
 
-/// Sessions in one list.
+/// Most sessions in one list.
 const LIST_MAX: usize = 100;
 
-/// Lines that `read_output` finds at once.
+/// Most lines that one search of `read_output` returns.
 const MATCHES_MAX: usize = 200;
 
-/// Carries a call out.
+/// Carries out a tool call.
 pub(crate) async fn call(
     door: &Door,
     call: &ClientCall,
@@ -38,10 +38,10 @@ pub(crate) async fn call(
 ) -> Result<CallToolResponse, ErrorData> {
     let CallToolRequestParams { name, arguments, input_responses, request_state, .. } = request;
     let done = match &*name {
-        // The same call again, with the answer to what its code asked: the code runs already.
+        // The client repeats the call with the answer to a question. The code runs already.
         schema::RUN | schema::CONTINUE if request_state.is_some() => {
             let question = request_state.as_deref().and_then(InputQuestion::parse);
-            let question = question.ok_or_else(|| not_ours("it is damaged"))?;
+            let question = question.ok_or_else(|| bad_state("it is damaged"))?;
             let wait = arguments.as_ref().and_then(|all| all.get("wait_seconds")?.as_f64());
             go_on(door, call, question, &input_responses.unwrap_or_default(), wait).await
         }
@@ -67,7 +67,7 @@ async fn run(
     if let Some(language) = arguments.language.as_deref().filter(|name| kinds::find(name).is_none())
     {
         let there = kinds::names();
-        return Err(Fault::Arguments(format!("language {language:?} is not there; {there} is")));
+        return Err(Fault::Arguments(format!("language {language:?} is not available; available: {there}")));
     }
     let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens);
     follow::run(door, call, arguments.session.as_deref(), arguments.code, limits).await
@@ -96,7 +96,7 @@ async fn continue_turn(
     follow.wait_and_see_through().await
 }
 
-/// A call that comes back with what its user answered.
+/// A call that the client repeats with its user's answer.
 async fn go_on(
     door: &Door,
     call: &ClientCall,
@@ -111,8 +111,8 @@ async fn go_on(
     follow.answered(number, responses).await
 }
 
-fn not_ours(why: &str) -> ErrorData {
-    ErrorData::invalid_params(format!("requestState is not one of ours: {why}"), None)
+fn bad_state(why: &str) -> ErrorData {
+    ErrorData::invalid_params(format!("requestState is invalid: {why}"), None)
 }
 
 async fn interrupt(
@@ -126,14 +126,14 @@ async fn interrupt(
         Ok(turn) => turn.id,
         Err(error) if error.api_code() == Some(ErrorCode::TurnNotRunning) => {
             let said = json!({"session": session, "state": "idle", "output": ""});
-            return Ok(answer(format!("session {session} runs nothing"), said));
+            return Ok(answer(format!("session {session} runs no code"), said));
         }
         Err(error) => return Err(error.into()),
     };
     let query = TurnQuery { wait_ms: STOP_WAIT_MS, output_bytes_max: Some(output_bytes(None)) };
     let turn = client.turn(&session, &turn, query).await?;
     let mut result = follow::reply(client, turn, None).await?.into_result();
-    // Here that is what was asked for.
+    // An interrupted turn is the expected result here.
     result.is_error = Some(false);
     Ok(result.into())
 }
@@ -242,7 +242,7 @@ async fn read_output(
     let part = client.output(&session, &query).await?;
     let output = String::from_utf8_lossy(&part.bytes).into_owned();
     let more = part.next < part.total;
-    let mut text = if output.is_empty() { "(nothing there)".to_owned() } else { output.clone() };
+    let mut text = if output.is_empty() { "(no output there)".to_owned() } else { output.clone() };
     if more {
         text.push_str(&format!("\n[bytes {} to {} of {}]", part.from, part.next, part.total));
     }
@@ -253,7 +253,7 @@ async fn read_output(
     Ok(answer(text, said))
 }
 
-/// The turn that a session runs, or the last that it ran.
+/// The running turn of a session, or its last one.
 async fn newest_turn(door: &Door, session: &SessionId) -> Result<TurnId, Fault> {
     let about = door.client().await?.session(session).await?;
     match about.turn {

@@ -49,7 +49,7 @@ export function findAddress(options: AddressOptions, env: Environment): Address 
   if (!TOKEN.test(token)) {
     throw new WindlassError(
       "bad_token",
-      "the node's token is not one: it has 64 hexadecimal digits",
+      "the node's token is malformed: a token has 64 hexadecimal digits",
       "set WINDLASS_TOKEN to what `windlass token` prints",
     );
   }
@@ -78,7 +78,7 @@ export function chooseDirs(options: AddressOptions, env: Environment, uid = ownU
   if (!state) {
     throw new WindlassError(
       "bad_directory",
-      "there is no place for the state: neither XDG_STATE_HOME nor HOME is set",
+      "no state directory: neither XDG_STATE_HOME nor HOME is set",
       "set HOME or WINDLASS_STATE_DIR",
     );
   }
@@ -141,7 +141,7 @@ function parseUrl(text: string): { host: string; port: number; authority: string
     throw new WindlassError(
       "bad_url",
       "the node's address is not a plain URL such as http://127.0.0.1:8040",
-      "set WINDLASS_URL to what `windlass status` says on its machine",
+      "set WINDLASS_URL to the URL that `windlass status` prints on the node's machine",
     );
   }
   const port = url.port === "" ? 80 : Number(url.port);

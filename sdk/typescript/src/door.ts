@@ -343,7 +343,7 @@ async function collect(response: IncomingMessage, deadline: AbortSignal): Promis
     let bytes = 0;
     for await (const piece of response as AsyncIterable<Buffer>) {
       bytes += piece.length;
-      if (bytes > ANSWER_BYTES_MAX) throw new Error(`it is longer than ${ANSWER_BYTES_MAX} bytes`);
+      if (bytes > ANSWER_BYTES_MAX) throw new Error(`the answer is longer than ${ANSWER_BYTES_MAX} bytes`);
       pieces.push(piece);
     }
     return pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces);
@@ -361,7 +361,7 @@ function refusal(call: Call, status: number, body: Buffer): WindlassError {
   } catch {
     // Told below.
   }
-  return badAnswer(nameOf(call), `status ${status} without an error's JSON`);
+  return badAnswer(nameOf(call), `status ${status} without a JSON error body`);
 }
 
 function parse<T>(call: Call, body: Buffer): T {
@@ -381,7 +381,7 @@ function late(call: Call): WindlassError {
 }
 
 export function versionMismatch(said: unknown): WindlassError {
-  const node = typeof said === "string" ? said : "none that it names";
+  const node = typeof said === "string" ? said : "an unnamed version";
   return new WindlassError(
     "version_mismatch",
     `this client speaks API ${API}, the node speaks ${node}`,

@@ -47,7 +47,7 @@ export function connectionLost(cause: string): WindlassError {
   return new WindlassError(
     "connection_lost",
     `the connection to the node ended before its answer came: ${cause}`,
-    "look at the session before you repeat the request: it may have been done",
+    "check the session before you repeat the request: the node may have carried it out",
   );
 }
 
@@ -55,7 +55,7 @@ export function badAnswer(request: string, cause: string): WindlassError {
   return new WindlassError(
     "bad_answer",
     `the node's answer to ${request} cannot be understood: ${cause}`,
-    "see that a windlass node, and no other program, listens there",
+    "check that a windlass node, and not another program, listens there",
   );
 }
 

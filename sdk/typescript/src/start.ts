@@ -60,6 +60,6 @@ function failed(said: string, status: string): WindlassError {
   return new WindlassError(
     code ?? "start_failed",
     `the node did not start: ${message ?? (said.trim() || `windlass up ended with ${status}`)}`,
-    help ?? "see what it says with: windlass node --foreground",
+    help ?? "run the node in the foreground to see its messages: windlass node --foreground",
   );
 }

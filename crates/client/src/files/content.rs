@@ -1,4 +1,4 @@
-//! A file's content on its way to the node: bytes in memory, or whatever can be read.
+//! A file's content for an upload: bytes in memory, or a reader.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// Bytes read at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// What is to be in a file.
+/// The new content of a file.
 pub struct FileContent(pub(super) ContentSource);
 
 pub(super) enum ContentSource {
@@ -19,7 +19,7 @@ pub(super) enum ContentSource {
 }
 
 impl FileContent {
-    /// All that can be read from there, in pieces.
+    /// Everything that `reader` yields, in pieces.
     pub fn reader(reader: impl AsyncRead + Send + Unpin + 'static) -> Self {
         let pieces = stream::unfold(Some(reader), |reader| async {
             let mut reader = reader?;

@@ -1,5 +1,5 @@
-//! One transfer: a connection of its own, a body that may be sent in pieces, an answer that may be
-//! read so. Driven by whoever waits for it, like every connection here.
+//! One file transfer on a separate connection. The request body and the answer may both be streamed
+//! in pieces. The task that waits for the transfer drives the connection.
 
 use std::future::poll_fn;
 use std::io;
@@ -35,7 +35,7 @@ const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 type UploadBody = UnsyncBoxBody<Bytes, io::Error>;
 
-/// A body on its way.
+/// The body of a request.
 pub(super) struct RequestBody(UploadBody);
 
 impl RequestBody {
@@ -62,7 +62,7 @@ impl From<FileContent> for RequestBody {
     }
 }
 
-/// A transfer whose answer has begun, and is a success.
+/// A transfer whose answer has begun successfully.
 pub(super) struct Exchange {
     client: Client,
     name: String,
@@ -71,7 +71,7 @@ pub(super) struct Exchange {
     body: Incoming,
 }
 
-/// The connection; absent once it is over.
+/// The connection; `None` once it has ended.
 type TransferDriver = Option<http1::Connection<TokioIo<LeanStream>, UploadBody>>;
 
 impl Exchange {
@@ -113,13 +113,13 @@ impl Exchange {
         Err(match serde_json::from_slice::<ApiError>(&said) {
             Ok(error) => ClientError::Api(error),
             Err(_) => {
-                let cause = format!("status {status} without an error's JSON");
+                let cause = format!("status {status} without a JSON error body");
                 ClientError::BadAnswer { request, cause }
             }
         })
     }
 
-    /// What was asked, for messages.
+    /// Method and path, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -154,7 +154,7 @@ impl Exchange {
         let mut whole = BytesMut::new();
         while let Some(piece) = self.chunk().await? {
             if whole.len() + piece.len() > ANSWER_BYTES_MAX {
-                let cause = format!("it is longer than {ANSWER_BYTES_MAX} bytes");
+                let cause = format!("the answer is longer than {ANSWER_BYTES_MAX} bytes");
                 return Err(ClientError::BadAnswer { request: self.name, cause });
             }
             whole.extend_from_slice(&piece);
@@ -169,7 +169,7 @@ impl std::fmt::Debug for Exchange {
     }
 }
 
-/// Says who asks, as every request does.
+/// Adds the headers that every request has.
 fn introduce(client: &Client, headers: &mut HeaderMap) {
     client.pool().address().introduce(headers);
     let version = HeaderValue::from_str(&API.to_string()).expect("digits and a dot");

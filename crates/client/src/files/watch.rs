@@ -1,4 +1,4 @@
-//! Follows what happens in a workspace's directories, until the session or the follower goes.
+//! Watches a directory of a workspace until the session ends or the watch is dropped.
 
 use hyper::body::Incoming;
 use windlass_protocol::SessionId;
@@ -19,8 +19,8 @@ pub struct FileWatch {
 }
 
 impl Client {
-    /// Watches a directory of the workspace, empty for the workspace itself, and all below it. What
-    /// happens after this returned is told.
+    /// Watches a directory of the workspace and everything below it. An empty path is the workspace
+    /// itself. Events that happen after this function returned are reported.
     pub async fn watch_files(
         &self,
         session: &SessionId,
@@ -35,8 +35,8 @@ impl Client {
 }
 
 impl FileWatch {
-    /// The next event; `None` when the session ended or the watched directory is gone. What happens
-    /// while nobody is connected is not told later: watch again, then list.
+    /// The next event; `None` when the session ended or the watched directory is gone. Events that
+    /// happen without a connection are not reported later: watch again, then list.
     pub async fn next(&mut self) -> Result<Option<FileEvent>, ClientError> {
         let cut = |cause| ClientError::Cut { cause };
         loop {

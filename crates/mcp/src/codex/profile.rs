@@ -1,5 +1,5 @@
-//! A managed permission profile as a policy. In a profile the deepest entry at or above a path
-//! decides about it, and what no entry is above of is closed.
+//! Converts a managed permission profile to a policy. In a profile, the deepest entry at or above a
+//! path decides. A path without such an entry is closed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use windlass_protocol::policy::{PolicyRequest, Preset, TRUSTED_ANYWHERE};
 use super::wire::{EntryAccess, ProfileEntry, EntryPath, FileSystem, NetworkAccess, Special};
 use super::{BadSandbox, ENTRIES_MAX, paths, repeated, simple};
 
-/// What Codex means by the least that programs need.
+/// The paths that Codex's special entry `minimal` means.
 const MINIMAL: [&str; 8] =
     ["/bin", "/sbin", "/usr", "/etc", "/lib", "/lib64", "/nix/store", "/run/current-system/sw"];
 
-/// How the directory starts that a Codex process makes for itself, and lets itself read. In a
-/// policy it would give every process of Codex another session.
+/// Name prefix of the directory that each Codex process creates for itself and may read. In a
+/// policy it would give every Codex process a different session.
 const OWN_DIRECTORY: &str = "codex-arg0";
 
-/// The policy that holds at least as strictly what a profile says of a call in `workspace`.
+/// A policy at least as strict as the profile of a call in `workspace`.
 pub(super) fn managed(
     file_system: FileSystem,
     network: NetworkAccess,
@@ -34,7 +34,7 @@ pub(super) fn managed(
     }
 }
 
-/// Each path that a profile speaks of, and what it says there.
+/// The access of each path in a profile.
 struct PathRules(BTreeMap<PathBuf, EntryAccess>);
 
 impl PathRules {
@@ -87,7 +87,7 @@ impl PathRules {
                 let what = "TMPDIR, which it denies without saying where it is";
                 return Err(not_held(what, "name the path in the profile"));
             }
-            // A session has temporary directories of its own, and the machine's are closed to it.
+            // A session has private temporary directories and cannot use the machine's.
             (Special::SlashTmp {} | Special::Tmpdir {}, EntryAccess::Read | EntryAccess::Write) => {}
         }
         Ok(())
@@ -110,7 +110,7 @@ impl PathRules {
         self.at(Path::new("/"))
     }
 
-    /// The deepest rule among these paths, which go from the bottom up.
+    /// The first rule on these paths, which go from the deepest up.
     fn deepest<'a>(&self, mut paths: impl Iterator<Item = &'a Path>) -> Option<(&'a Path, EntryAccess)> {
         paths.find_map(|path| Some((path, self.at(path)?)))
     }
@@ -123,7 +123,7 @@ impl PathRules {
             }
             (Some(EntryAccess::Write), Some(EntryAccess::Write)) => Ok(Preset::Open),
             (Some(EntryAccess::Write), _) => Ok(Preset::Workspace),
-            (Some(EntryAccess::Read), Some(EntryAccess::Write)) => Err(kept_in_all(workspace)),
+            (Some(EntryAccess::Read), Some(EntryAccess::Write)) => Err(read_only_in_open(workspace)),
             (Some(EntryAccess::Read), _) => Ok(Preset::ReadOnly),
         }
     }
@@ -137,7 +137,8 @@ impl PathRules {
         let mut required = Control::REQUIRED.to_vec();
         let below_root = || self.0.iter().filter(|(path, _)| path.parent().is_some());
         if below_root().any(|(_, access)| *access == EntryAccess::Write) {
-            // Codex keeps some names in what is writable, whether its profile lists them or not.
+            // Codex protects some names in writable directories, even if its profile does not list
+            // them.
             required.push(Control::Protected);
         }
         for (path, access) in below_root() {
@@ -148,11 +149,11 @@ impl PathRules {
                 (EntryAccess::Write, _) if path == workspace => {}
                 (EntryAccess::Write, _) => policy.writable.push(text()),
                 (EntryAccess::Read, Some((above, EntryAccess::Write))) if above.parent().is_none() => {
-                    return Err(kept_in_all(path));
+                    return Err(read_only_in_open(path));
                 }
                 (EntryAccess::Read, Some((_, EntryAccess::Write))) if self.is_protected(path, workspace) => {}
                 (EntryAccess::Read, Some((_, EntryAccess::Write))) => {
-                    // A view of the files can do this, and rules on the machine's own cannot.
+                    // Only a mount namespace can do this; Landlock rules alone cannot.
                     policy.isolation = Some(Isolation::Full);
                     readable.push(text());
                 }
@@ -174,18 +175,19 @@ impl PathRules {
         Ok(policy)
     }
 
-    /// Whether every session keeps it from being written anyway.
+    /// Whether every session protects this path from writes anyway.
     fn is_protected(&self, path: &Path, workspace: &Path) -> bool {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let in_a_root = path
             .parent()
             .is_some_and(|root| root == workspace || self.at(root) == Some(EntryAccess::Write));
-        // Where a home's names are missing elsewhere, they can be made.
+        // Names that are trusted only in a home directory can be created elsewhere, so they do not
+        // count.
         in_a_root && TRUSTED_ANYWHERE.contains(&name)
     }
 }
 
-fn kept_in_all(path: &Path) -> BadSandbox {
+fn read_only_in_open(path: &Path) -> BadSandbox {
     BadSandbox::NotHeld {
         what: format!("{:?} is read-only where all else can be written", repeated(&path.display())),
         remedy: "make less than the whole machine writable in the profile",

@@ -1,5 +1,5 @@
-//! The file that names the MCP servers, in the form that agents' own files have. Reads and checks
-//! it; starts nothing. One server that is no server is told as such, and the others are used.
+//! The configuration file of the MCP servers, in the same format as agents' files. Reads and checks
+//! it; starts nothing. An invalid server is reported, and the others are used.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -14,38 +14,38 @@ use windlass_protocol::api::ServerSessions;
 
 use super::names;
 
-/// The largest file that is read.
+/// The largest accepted file.
 const FILE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Servers in one file. One with more is refused.
+/// Most servers in one file. A file with more is refused.
 const SERVERS_MAX: usize = 64;
 
-/// How long a server may take from its start to its list of tools, where the file does not say: it
-/// may have to be installed first, as `npx` and `uvx` do.
+/// Default time that a server may take from its start to its list of tools. It may have to be
+/// installed first, as with `npx` and `uvx`.
 const START_WAIT: Duration = Duration::from_secs(60);
 
-/// Where the file is.
+/// The path of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigFile {
-    /// The usual place, where none need be.
+    /// The default path. The file may be absent.
     Default(PathBuf),
-    /// Somebody has named it.
+    /// A path that the user gave. The file must exist.
     Named(PathBuf),
 }
 
-/// One server as the file has it.
+/// One server of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServerEntry {
     pub name: String,
-    /// The same as an identifier, unlike all others.
+    /// The name as an identifier, different from all other groups.
     pub group: String,
     pub sessions: ServerSessions,
     pub start_wait: Duration,
-    /// How it is reached, or why it cannot be.
+    /// How to connect to the server, or why that is impossible.
     pub transport: Result<ServerTransport, String>,
 }
 
-/// How a server is reached.
+/// How to connect to a server.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ServerTransport {
     Process(ServerProgram),
@@ -57,9 +57,9 @@ pub(crate) enum ServerTransport {
 pub(crate) struct ServerProgram {
     pub command: String,
     pub args: Vec<String>,
-    /// On top of the usual variables.
+    /// In addition to the standard variables.
     pub env: BTreeMap<String, String>,
-    /// None: the user's home.
+    /// `None`: the user's home.
     pub cwd: Option<PathBuf>,
 }
 
@@ -98,7 +98,7 @@ impl ConfigFile {
         if text.len() > FILE_BYTES_MAX {
             return Err(ConfigError::TooLarge { path: path.to_owned() });
         }
-        // As `/dev/null` is: how one says that there are to be none.
+        // An empty file, such as `/dev/null`, means no servers.
         if text.trim_ascii().is_empty() {
             return Ok(Vec::new());
         }
@@ -112,13 +112,13 @@ impl ConfigFile {
     }
 }
 
-/// What the file has for each server. Its other parts are other programs'.
+/// The file's entry of each server. Other keys belong to other programs.
 fn servers_in(text: &[u8]) -> Result<BTreeMap<String, Value>, serde_json::Error> {
     let mut file: BTreeMap<String, Value> = serde_json::from_slice(text)?;
     file.remove("mcpServers").map_or_else(|| Ok(BTreeMap::new()), serde_json::from_value)
 }
 
-/// What a server's entry may have; other agents' fields are passed over.
+/// The fields of a server's entry. Fields of other agents are ignored.
 #[derive(Deserialize)]
 struct ServerFields {
     command: Option<String>,
@@ -138,7 +138,7 @@ struct ServerFields {
 }
 
 fn entries(servers: BTreeMap<String, Value>) -> Vec<ServerEntry> {
-    // A list would be taken for the fields in their order.
+    // Serde would accept a list as the fields in order, so require an object first.
     let read = |value: Value| {
         let fields: serde_json::Map<String, Value> = serde_json::from_value(value)?;
         serde_json::from_value::<ServerFields>(Value::Object(fields))
@@ -183,16 +183,16 @@ fn transport(fields: ServerFields) -> Result<ServerTransport, String> {
         (None, Some(url)) => {
             Ok(ServerTransport::Http { uri: plain_http(&url)?, headers: headers(fields.headers)? })
         }
-        (Some(_), Some(_)) => Err("it has a command and a url, and can have one".to_owned()),
+        (Some(_), Some(_)) => Err("it has a command and a url; an entry can have one of them".to_owned()),
         (None, None) => Err("it has neither a command nor a url".to_owned()),
     }
 }
 
 fn plain_http(url: &str) -> Result<Uri, String> {
-    let uri: Uri = url.parse().map_err(|fault| format!("its url is none: {fault}"))?;
+    let uri: Uri = url.parse().map_err(|fault| format!("its url is invalid: {fault}"))?;
     match uri.scheme_str() {
         Some("http") if uri.host().is_some() => Ok(uri),
-        Some("https") => Err("https is not spoken to servers: run a bridge such as mcp-remote as \
+        Some("https") => Err("https servers are not supported: use a bridge such as mcp-remote as \
                               its command"
             .to_owned()),
         _ => Err("its url does not begin with http://".to_owned()),

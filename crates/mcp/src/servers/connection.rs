@@ -1,5 +1,5 @@
-//! One conversation with a server, as its client: `rmcp` speaks, over pipes or over HTTP. Offers the
-//! server nothing that it could ask for; hears when its list of tools changes.
+//! One MCP connection to a server, over pipes or HTTP, on `rmcp`. Declares no client capabilities,
+//! so the server cannot ask for anything. Watches for changes of the server's tool list.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -22,26 +22,26 @@ use windlass_protocol::limits::MESSAGE_BYTES_MAX;
 use super::http::PlainHttp;
 use super::process::Pipes;
 
-/// How a conversation begins.
+/// How a connection is initialized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lifecycle {
-    /// As in all revisions but the newest, which nearly all servers understand.
+    /// As in all revisions but the newest; nearly all servers support it.
     Initialize,
-    /// As in the newest.
+    /// As in the newest revision.
     Discover,
 }
 
-/// Why a conversation did not begin.
+/// Why a connection was not established.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BeginError {
-    #[error("it did not begin as MCP does: {0}")]
+    #[error("it did not open an MCP session: {0}")]
     Begin(#[from] Box<ClientInitializeError>),
     #[error("it does not list its tools: {0}")]
     List(#[from] ServiceError),
 }
 
 impl BeginError {
-    /// How to begin the next time: a server that refuses the one way may know the other.
+    /// How to initialize the next time: a server that refuses one way may support the other.
     pub fn next(&self, tried: Lifecycle) -> Lifecycle {
         match self {
             Self::Begin(error) if matches!(**error, ClientInitializeError::JsonRpcError(_)) => {
@@ -55,7 +55,7 @@ impl BeginError {
     }
 }
 
-/// A conversation about to begin.
+/// A connection that is being established.
 pub(crate) struct PendingConnection {
     beginning: Pin<Box<dyn Future<Output = Result<ClientService, ClientInitializeError>> + Send>>,
     tool_list: ToolListWatch,
@@ -63,11 +63,11 @@ pub(crate) struct PendingConnection {
 
 type ClientService = RunningService<RoleClient, ToolListWatch>;
 
-/// A conversation. It is over when `over` is dropped.
+/// An established connection. Dropping `over` closes it.
 pub(crate) struct ServerConnection<Over> {
     pub peer: Peer<RoleClient>,
     pub tool_list: ToolListWatch,
-    /// Returns when the server has ended it.
+    /// Returns when the server has closed the connection.
     pub over: Over,
 }
 
@@ -98,7 +98,7 @@ impl PendingConnection {
         let service = self.beginning.await.map_err(Box::new)?;
         let peer = service.peer().clone();
         let over = async move {
-            // However it ends, it has.
+            // Any result means that the connection has ended.
             let _ = service.waiting().await;
         };
         Ok(ServerConnection { peer, tool_list: self.tool_list, over })
@@ -116,14 +116,14 @@ impl From<Lifecycle> for ClientLifecycleMode {
     }
 }
 
-/// What a server says without being asked.
+/// Receives the server's notifications about its tool list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ToolListWatch {
     changed: Arc<Notify>,
 }
 
 impl ToolListWatch {
-    /// Waits until its list of tools has changed.
+    /// Waits until the server's tool list has changed.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }

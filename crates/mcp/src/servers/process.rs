@@ -1,6 +1,7 @@
-//! A server as a process: started below a holder of ours (`windlass hold-server`), which ends it and all that
-//! it started when its standard input is closed, by us or by the end of this process. Owns its pipes and what
-//! it says on standard error; never waits for its exit status, since the node reaps its children.
+//! A server process. It runs below a holder process (`windlass hold-server`). The holder ends the
+//! server and all its children when the holder's standard input closes, which also happens when
+//! this process ends. Owns the server's pipes and its standard error. Never waits for its exit
+//! status, since the node reaps its children.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,11 +19,11 @@ use tokio::time::timeout;
 use super::config::ServerProgram;
 use super::stderr::{ServerStderr, read_stderr};
 
-/// The subcommand of our program that holds a server.
+/// The subcommand of windlass that holds a server.
 pub const HOLD: &str = "hold-server";
 
-/// Variables of the node's own environment that a server gets: who and where its user is. What else
-/// it needs, its entry names.
+/// Variables of the node's environment that a server gets: its user's identity and directories. A
+/// server's entry names all others.
 const ENVIRONMENT: &[&str] = &[
     "HOME",
     "LANG",
@@ -42,34 +43,34 @@ const ENVIRONMENT: &[&str] = &[
     "XDG_STATE_HOME",
 ];
 
-/// How long the holder may take to end everything, its own two graces with room; then it is killed.
+/// How long the holder may take to end everything: its two grace periods and a margin. Then it is
+/// killed.
 const END_WAIT: Duration = Duration::from_secs(6);
 
 /// Why a server's process cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerStartError {
-    #[error("its directory {0} is not there")]
+    #[error("its directory {0} does not exist")]
     NoDirectory(PathBuf),
-    #[error("its holder cannot be started: {0}")]
+    #[error("the holder process cannot be started: {0}")]
     Holder(#[source] io::Error),
 }
 
-/// A running server.
+/// A running server process.
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
-    /// The holder's first process, which guards it.
+    /// The holder's first process, which guards the second.
     holder: Option<OwnedFd>,
     stderr: Arc<Mutex<ServerStderr>>,
-    /// Reads its standard error, which ends when nobody is left who could write to it: the holder
-    /// goes last.
+    /// Reads its standard error. That pipe closes when the holder, the last writer, has ended.
     listening: JoinHandle<()>,
 }
 
-/// The way to a server and from it.
+/// The pipes from and to a server.
 pub(crate) type Pipes = (pipe::Receiver, pipe::Sender);
 
 impl ServerProcess {
-    /// Starts `program` below a holder; `ours` is our own program.
+    /// Starts `program` below a holder. `ours` is the windlass program.
     pub fn start(ours: &Path, name: &str, program: &ServerProgram) -> Result<(Self, Pipes), ServerStartError> {
         let directory = program.cwd.clone().or_else(std::env::home_dir);
         let directory = directory.unwrap_or_else(|| PathBuf::from("/"));
@@ -90,9 +91,9 @@ impl ServerProcess {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(ServerStartError::Holder)?;
-        // Reaped by the node, and not before this function returns to its one thread.
+        // The node reaps the child on this same thread, so not before this function returns.
         let holder = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
-            .inspect_err(|error| tracing::warn!(server = name, %error, "a server has no handle"));
+            .inspect_err(|error| tracing::warn!(server = name, %error, "cannot open a pidfd for an mcp server's holder"));
         let missing = || ServerStartError::Holder(io::Error::other("a pipe is missing"));
         let stdin = child.stdin.take().ok_or_else(missing)?;
         let stdout = child.stdout.take().ok_or_else(missing)?;
@@ -105,15 +106,16 @@ impl ServerProcess {
         Ok((Self { holder: holder.ok(), stderr, listening }, (from, to)))
     }
 
-    /// The server's own process, once its holder has told it.
+    /// The process id of the server, once its holder has reported it.
     pub fn pid(&self) -> Option<u32> {
         self.stderr.lock().unwrap_or_else(PoisonError::into_inner).pid
     }
 
-    /// Waits until nothing of it is left, after its pipes were dropped; what it said at the end.
+    /// Waits until no process of the server is left, after its pipes were dropped. Returns the end
+    /// of its standard error.
     pub async fn ended(mut self) -> Option<String> {
         if timeout(END_WAIT, &mut self.listening).await.is_err() {
-            // Its guard being gone, the holder kills what is left at once.
+            // When its guard is gone, the holder kills the rest at once.
             if let Some(guard) = &self.holder {
                 let _ = pidfd_send_signal(guard, Signal::KILL);
             }

@@ -1,16 +1,16 @@
-//! How long a server that has ended waits until it is started again. Pure.
+//! How long a server that has ended waits before its restart. Pure.
 //!
-//! It is never given up: what keeps it from running (a network, a package, a file) may be there
-//! later, and one start a minute harms nobody.
+//! Restarts never stop: a missing network, package or file may appear later, and one start per
+//! minute does no harm.
 
 use std::time::Duration;
 
-/// The first pause; each further one is twice as long, up to the longest.
+/// The first pause. Each further pause is twice as long, up to `PAUSE_MAX`.
 pub(crate) const PAUSE_FIRST: Duration = Duration::from_secs(1);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// A server that has run for so long is well: the next pause is the first again.
-const LIVED: Duration = Duration::from_secs(60);
+/// A server that ran this long was healthy: the next pause is `PAUSE_FIRST` again.
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(crate) struct RestartPauses {
@@ -18,9 +18,9 @@ pub(crate) struct RestartPauses {
 }
 
 impl RestartPauses {
-    /// The pause after a life that lasted so long.
+    /// The pause after a run that lasted `lived`.
     pub fn after(&mut self, lived: Duration) -> Duration {
-        let last = self.last.filter(|_| lived < LIVED);
+        let last = self.last.filter(|_| lived < HEALTHY_AFTER);
         let next = last.map_or(PAUSE_FIRST, |last| (last * 2).min(PAUSE_MAX));
         self.last = Some(next);
         next

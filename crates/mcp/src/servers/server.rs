@@ -1,5 +1,6 @@
-//! One server's life: started, asked for its tools, called, and started again when it ends. One task
-//! owns it ([`Server::live`]); calls come from anywhere and fail at once while it does not run.
+//! The life of one server: started, asked for its tools, called, and restarted when it ends. One
+//! task owns it ([`McpServer::live`]). Calls come from any task and fail at once while the server
+//! does not run.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -25,31 +26,32 @@ use super::process::ServerProcess;
 use super::result;
 use super::tools::OfferedTool;
 
-/// Calls that one server has at once; more wait for one of them to end.
+/// Most concurrent calls to one server. Further calls wait.
 const CALLS_MAX: usize = 64;
 
-/// Calls that wait for one server. One more is refused as `overloaded`.
+/// Most calls that wait for one server. Another call is refused as `overloaded`.
 const CALLS_WAITING_MAX: usize = 4096;
 
 /// One configured server.
 #[derive(Debug)]
 pub(crate) struct McpServer {
     pub entry: ServerEntry,
-    /// Our own program, which holds its process.
+    /// The windlass program, which holds the server's process.
     ours: PathBuf,
     status: Mutex<ServerStatus>,
-    /// Room for calls, and for those that wait.
-    at_once: Semaphore,
-    at_all: Semaphore,
+    /// Permits for running calls.
+    running_calls: Semaphore,
+    /// Permits for running and waiting calls together.
+    open_calls: Semaphore,
     calls: AtomicU64,
-    /// Told when what it offers changes.
+    /// Incremented when the server's tools or state change.
     changed: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct ServerStatus {
     phase: ServerPhase,
-    /// Why it did not run the last time.
+    /// Why the server ended or failed to start the last time.
     reason: Option<String>,
     restarts: u64,
 }
@@ -62,13 +64,13 @@ enum ServerPhase {
     Failed,
 }
 
-/// A server that can be called.
+/// A running server.
 #[derive(Debug)]
 struct RunningServer {
     peer: Peer<RoleClient>,
     tools: Vec<OfferedTool>,
     pid: Option<u32>,
-    /// Told when a call finds that it cannot be reached any more.
+    /// Notified when a call finds the server unreachable.
     broken: Arc<Notify>,
 }
 
@@ -82,14 +84,14 @@ impl McpServer {
             entry,
             ours,
             status: Mutex::new(ServerStatus { phase, reason, restarts: 0 }),
-            at_once: Semaphore::new(CALLS_MAX),
-            at_all: Semaphore::new(CALLS_MAX + CALLS_WAITING_MAX),
+            running_calls: Semaphore::new(CALLS_MAX),
+            open_calls: Semaphore::new(CALLS_MAX + CALLS_WAITING_MAX),
             calls: AtomicU64::new(0),
             changed,
         }
     }
 
-    /// Keeps the server running until `stopped`, and returns when nothing of it is left.
+    /// Keeps the server running until `stopped`. Returns when no process of it is left.
     pub async fn live(&self, stopped: impl Future<Output = ()>) {
         let Ok(transport) = &self.entry.transport else { return };
         let mut stopped = pin!(stopped);
@@ -100,7 +102,7 @@ impl McpServer {
             let life = self.one_life(transport, &mut lifecycle, stopped.as_mut()).await;
             let LifeEnd::Over(why) = life else { return };
             let pause = pauses.after(began.elapsed());
-            tracing::warn!(server = self.entry.name, why, ?pause, "an mcp server does not run");
+            tracing::warn!(server = self.entry.name, why, ?pause, "an mcp server is not running");
             self.set(ServerPhase::Waiting { until: Instant::now() + pause }, Some(why));
             tokio::select! {
                 () = stopped.as_mut() => return,
@@ -111,7 +113,7 @@ impl McpServer {
         }
     }
 
-    /// From one start to the end of it.
+    /// One run of the server, from its start to its end.
     async fn one_life(
         &self,
         transport: &ServerTransport,
@@ -134,7 +136,7 @@ impl McpServer {
                 () = stopped => LifeEnd::Stopped,
             }
         };
-        // Its pipes are closed now. Whoever looks sees that it offers nothing while it ends.
+        // Its pipes are closed now. While it ends, its state shows that it offers no tools.
         self.set(ServerPhase::Starting, None);
         let last_words = match process {
             Some(process) => process.ended().await,
@@ -146,7 +148,7 @@ impl McpServer {
         }
     }
 
-    /// Begins, lists, and waits; why that is over.
+    /// Connects, lists the tools and waits for the end. Returns why the server is no longer usable.
     async fn work(
         &self,
         begun: PendingConnection,
@@ -165,7 +167,7 @@ impl McpServer {
                 *lifecycle = error.next(*lifecycle);
                 return error.to_string();
             }
-            Err(_) => return format!("it did not begin within {} ms", wait.as_millis()),
+            Err(_) => return format!("it was not ready within {} ms", wait.as_millis()),
         };
         let ServerConnection { peer, tool_list, over } = connection;
         let broken = Arc::new(Notify::new());
@@ -203,18 +205,18 @@ impl McpServer {
         super::tools::list(peer, &self.entry).await
     }
 
-    /// Calls a tool by the name that code has for it. Dropped, it tells the server to cancel it.
+    /// Calls a tool by the name that code uses. Dropping the future cancels the call on the server.
     pub async fn call(&self, tool: &str, arguments: JsonObject) -> Result<Value, ToolError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let name = &self.entry.name;
         let full = |_| error(ErrorCode::Overloaded, format!("too many calls wait for {name}"));
-        let _place = self.at_all.try_acquire().map_err(full)?;
-        let _turn = self.at_once.acquire().await.expect("it is never closed");
-        let gone = || error(ErrorCode::ToolHostGone, format!("the MCP server {name} does not run"));
+        let _open = self.open_calls.try_acquire().map_err(full)?;
+        let _running = self.running_calls.acquire().await.expect("the semaphore is never closed");
+        let gone = || error(ErrorCode::ToolHostGone, format!("the MCP server {name} is not running"));
         let Some(running) = self.running() else { return Err(gone()) };
         let offered = running.tools.iter().find(|offered| offered.offer.name == tool);
         let Some(offered) = offered else {
-            let message = format!("the MCP server {name} has no such tool any more");
+            let message = format!("the MCP server {name} no longer has the tool {tool}");
             return Err(error(ErrorCode::ToolNotFound, message));
         };
         let request =
@@ -222,7 +224,7 @@ impl McpServer {
         match running.peer.call_tool_once(request).await {
             Ok(CallToolResponse::Complete(done)) => result::of(done),
             Ok(_) => Err(ToolError {
-                message: format!("the tool of {name} asks for more, which code cannot give"),
+                message: format!("a tool of {name} asks for more input, which code cannot give"),
                 code: None,
                 kind: None,
             }),
@@ -245,7 +247,7 @@ impl McpServer {
         }
     }
 
-    /// What it offers now.
+    /// The tools that the server offers now.
     pub fn offers(&self) -> Vec<OfferedTool> {
         self.running().map(|running| running.tools.clone()).unwrap_or_default()
     }
@@ -269,7 +271,7 @@ impl McpServer {
             pid: running.and_then(|running| running.pid),
             tools: running.map_or(0, |running| running.tools.len()),
             calls: self.calls.load(Ordering::Relaxed),
-            open_calls: CALLS_MAX + CALLS_WAITING_MAX - self.at_all.available_permits(),
+            open_calls: CALLS_MAX + CALLS_WAITING_MAX - self.open_calls.available_permits(),
             restarts: status.restarts,
         }
     }
@@ -281,7 +283,7 @@ impl McpServer {
         }
     }
 
-    /// A reason stays until there is another one.
+    /// Sets the phase. A reason stays until another one replaces it.
     fn set(&self, phase: ServerPhase, reason: Option<String>) {
         let mut status = self.lock();
         status.phase = phase;
@@ -295,10 +297,10 @@ impl McpServer {
     }
 }
 
-/// How one life ended.
+/// How one run of a server ended.
 #[derive(Debug)]
 enum LifeEnd {
-    /// For this reason.
+    /// The server ended by itself, for this reason.
     Over(String),
     Stopped,
 }

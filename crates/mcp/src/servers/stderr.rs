@@ -1,5 +1,5 @@
-//! What a server says on its standard error: it goes into the node's log, so much a minute and no
-//! more, and the last of it explains an end.
+//! A server's standard error. Its lines go to the node's log, up to a limit per minute. The last
+//! line explains why the server ended.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe;
 use windlass_protocol::held::{END_LINE, PID_LINE};
 
-/// Bytes of a line; the rest of a longer one is left out.
+/// Longest line in bytes. The rest of a longer line is left out.
 const LINE_BYTES_MAX: usize = 1000;
 
-/// Lines of one server that come into the log in so much time; the rest is counted.
+/// Most lines of one server in the log per `LINES_TIME`. Further lines are counted.
 const LINES_MAX: u64 = 100;
 const LINES_TIME: Duration = Duration::from_secs(60);
 
-/// What is known from it.
+/// What the lines on standard error told.
 #[derive(Debug, Default)]
 pub(crate) struct ServerStderr {
     pub pid: Option<u32>,
@@ -39,7 +39,7 @@ impl ServerStderr {
         LineOrigin::Server
     }
 
-    /// How it ended, and its own last words.
+    /// How the server ended, and its last line.
     pub fn last(&self) -> Option<String> {
         match (&self.end, &self.last) {
             (Some(end), Some(last)) => Some(format!("{end}: {last}")),
@@ -55,7 +55,7 @@ enum LineOrigin {
     Server,
 }
 
-/// Reads all that it says, to the end.
+/// Reads standard error to its end.
 pub(crate) async fn read_stderr(said: pipe::Receiver, server: String, stderr: Arc<Mutex<ServerStderr>>) {
     let mut said = BufReader::new(said);
     let mut allowance = Allowance::new(Instant::now());
@@ -66,22 +66,22 @@ pub(crate) async fn read_stderr(said: pipe::Receiver, server: String, stderr: Ar
         }
         let Some(left_out) = allowance.take(Instant::now()) else { continue };
         if left_out > 0 {
-            tracing::warn!(server, left_out, "an mcp server said more than is kept");
+            tracing::warn!(server, left_out, "lines of an mcp server's standard error were left out");
         }
         tracing::info!(server, "{line}");
     }
     if allowance.left_out > 0 {
         let left_out = allowance.left_out;
-        tracing::warn!(server, left_out, "an mcp server said more than is kept");
+        tracing::warn!(server, left_out, "lines of an mcp server's standard error were left out");
     }
 }
 
-/// One line, or as much of it as is kept; none at the end.
+/// One line, cut at `LINE_BYTES_MAX`; `None` at the end.
 async fn line(said: &mut BufReader<pipe::Receiver>) -> Option<String> {
     let mut kept = Vec::new();
     let mut any = false;
     loop {
-        // Who cannot be read from says nothing more.
+        // A read error counts as the end.
         let available = said.fill_buf().await.unwrap_or_default();
         if available.is_empty() {
             return any.then(|| text(&kept));
@@ -98,13 +98,13 @@ async fn line(said: &mut BufReader<pipe::Receiver>) -> Option<String> {
     }
 }
 
-/// Without what would move a terminal's cursor.
+/// Replaces control characters, which could move a terminal's cursor.
 fn text(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     text.trim_end().chars().map(|c| if c.is_control() && c != '\t' { ' ' } else { c }).collect()
 }
 
-/// So many lines in so much time.
+/// A limit of `LINES_MAX` lines per `LINES_TIME`.
 struct Allowance {
     since: Instant,
     lines: u64,
@@ -116,7 +116,8 @@ impl Allowance {
         Self { since: now, lines: 0, left_out: 0 }
     }
 
-    /// Whether one more line may be kept; then, how many before it were not and nobody has told.
+    /// If one more line may be logged: the number of lines that were left out since the last
+    /// report.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if now.duration_since(self.since) >= LINES_TIME {
             (self.since, self.lines) = (now, 0);

@@ -1,5 +1,5 @@
-//! A server's tools as they are offered to code: asked for page by page, within limits, and each
-//! under a name that code can write.
+//! A server's tools as code sees them: listed page by page, within limits, each under a name that
+//! is an identifier.
 
 use rmcp::RoleClient;
 use rmcp::model::{PaginatedRequestParams, Tool};
@@ -11,20 +11,20 @@ use windlass_protocol::limits::{HOST_TOOLS_MAX, TOOL_SCHEMA_BYTES_MAX};
 use super::config::ServerEntry;
 use super::names;
 
-/// Pages that are asked for; what is on later ones is not offered.
+/// Most pages that are requested. Tools on later pages are not offered.
 const PAGES_MAX: usize = 64;
 
-/// Bytes of a description; what is longer is cut.
+/// Longest description in bytes. A longer one is cut.
 const DESCRIPTION_BYTES_MAX: usize = 16 * 1024;
 
-/// One tool: as code has it, and as its server does.
+/// One tool: the offer that code sees, and the server's name for it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OfferedTool {
     pub offer: ToolOffer,
     pub original: String,
 }
 
-/// All tools of a server.
+/// Lists the tools of a server.
 pub(crate) async fn list(
     peer: &Peer<RoleClient>,
     entry: &ServerEntry,

@@ -83,7 +83,7 @@ def _authority(url: str) -> tuple[str, int]:
     raise BadRequest(
         "bad_url",
         "the node's address is not a plain URL such as http://127.0.0.1:8040",
-        "give what `windlass status` says on its machine",
+        "give the URL that `windlass status` prints on the node's machine",
     )
 
 

@@ -111,7 +111,7 @@ class Call:
         return failed(
             "bad_answer",
             f"the node's answer to {self.name} cannot be understood: {cause}",
-            "see that a windlass node, and no other program, listens there",
+            "check that a windlass node, and not another program, listens there",
         )
 
 
@@ -120,13 +120,13 @@ def lost(cause: object, again: Again = Again.IF_REPEATABLE) -> Failure:
     error = failed(
         "connection_lost",
         f"the connection to the node ended before its answer came: {cause}",
-        "look at the session before you repeat the request: it may have been done",
+        "check the session before you repeat the request: the node may have carried it out",
     )
     return Failure(error, again)
 
 
 def check_version(head: Head) -> None:
-    said = head.headers.get(API_HEADER, "none that it names")
+    said = head.headers.get(API_HEADER, "an unnamed version")
     if said.partition(".")[0] != API.partition(".")[0]:
         error = failed(
             "version_mismatch",
@@ -141,7 +141,7 @@ def refused(call: Call, head: Head, body: bytes) -> Failure:
     """The failure that an answer without success is."""
     error = from_answer(head.status, body)
     if error is None:
-        return Failure(call.bad(f"status {head.status} without an error's JSON"), Again.NEVER)
+        return Failure(call.bad(f"status {head.status} without a JSON error body"), Again.NEVER)
     # A node that is about to stop did nothing, and its successor may be on its way.
     return Failure(error, Again.SAFE if error.code == "shutting_down" else Again.NEVER)
 

@@ -68,7 +68,7 @@ def parse_token(text: str) -> str:
     if not _TOKEN.fullmatch(text):
         raise Unauthorized(
             "bad_token",
-            "the node's token is not one: it has 64 hexadecimal digits",
+            "the node's token is malformed: a token has 64 hexadecimal digits",
             "set WINDLASS_TOKEN to what `windlass token` prints",
         )
     return text
@@ -112,7 +112,7 @@ def _choose(env: Mapping[str, str], uid: int) -> tuple[Path, Path]:
         state = f"{home}/.local/state/windlass"
     if not state:
         raise _bad(
-            "there is no place for the state: neither XDG_STATE_HOME nor HOME is set",
+            "no state directory: neither XDG_STATE_HOME nor HOME is set",
             "set HOME or WINDLASS_STATE_DIR",
         )
     return Path(runtime), Path(state)

@@ -43,7 +43,7 @@ PAUSE_FIRST = 0.005
 PAUSE_MAX = 0.2
 RETRY_FOR = 10.0
 
-_FOREGROUND = "see what it says with: windlass node --foreground"
+_FOREGROUND = "run the node in the foreground to see its messages: windlass node --foreground"
 
 
 def find_program() -> Optional[str]:
@@ -128,7 +128,7 @@ def _start_lock(dirs: Dirs) -> Iterator[None]:
         if isinstance(error, queue.Empty):
             raise _failed(
                 f"another client has been starting the node for over {LOCK_WAIT:.0f} s",
-                f"find out who holds it with: fuser {path}",
+                f"find the process that holds the lock with: fuser {path}",
             ) from None
         raise
     try:
@@ -240,7 +240,7 @@ def _tail(path: Path) -> str:
             file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
             return file.read(LOG_TAIL_BYTES).decode(errors="replace").rstrip()
     except OSError as error:
-        return f"(it cannot be read: {error.strerror})"
+        return f"(the log cannot be read: {error.strerror})"
 
 
 def _failed(message: str, remedy: str) -> StartFailed:

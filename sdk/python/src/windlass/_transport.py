@@ -88,7 +88,7 @@ class Connection:
             parts.append(part)
             length += len(part)
             if length > ANSWER_BYTES_MAX:
-                raise Failure(call.bad(f"it is longer than {ANSWER_BYTES_MAX} bytes"), Again.NEVER)
+                raise Failure(call.bad(f"the answer is longer than {ANSWER_BYTES_MAX} bytes"), Again.NEVER)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def rest(self) -> bytes:
