@@ -122,7 +122,7 @@ class Arguments(WithHost):
             self.assertIn(message, told.error["message"])
             self.assertNotIn("windlass_worker", told.traceback)
         told = self.run_code("a = []\na.append(a)\ntools.free(a=a)")
-        self.assertIn("'a' cannot be sent as JSON: it is nested too deeply", told.error["message"])
+        self.assertIn("'a' cannot be sent as JSON: the value is nested too deeply", told.error["message"])
         self.assertEqual(self.host.calls, [])
 
     def test_strange_schemas_are_no_obstacle(self):
