@@ -1,15 +1,15 @@
-// What can go wrong, with a code that does not change between releases and what to do about it.
+// The errors of this package: a code that does not change between releases, a message and a remedy.
 
 import type { ApiError } from "./api.js";
 
-/** A failure, from the node or on the way to it. */
+/** A failure of the node or of the connection to it. */
 export class WindlassError extends Error {
   override readonly name: string = "WindlassError";
-  /** A stable name: what a program may branch on. */
+  /** A stable name that a program may branch on. */
   readonly code: string;
   /** What to do about it. */
   readonly remedy: string;
-  /** Whether the same request may succeed later, unchanged. */
+  /** Whether the same request may succeed later. */
   readonly retryable: boolean;
 
   constructor(
@@ -63,7 +63,7 @@ export function clientClosed(): WindlassError {
   return new WindlassError("client_closed", "this client is closed", "make a new Windlass()");
 }
 
-/** What somebody threw, as an Error. */
+/** A thrown value as an Error. */
 export function asError(thrown: unknown): Error {
   return thrown instanceof Error ? thrown : new Error(String(thrown));
 }
