@@ -21,7 +21,7 @@ use windlass_protocol::host::WITHIN_HEADER;
 
 use crate::address::NodeAddress;
 use crate::client::Client;
-use crate::connection::{HttpConnection, ExchangeError, Upgraded};
+use crate::connection::{ExchangeError, HttpConnection, Upgraded};
 use crate::error::ClientError;
 use crate::random;
 use crate::stream::LeanStream;
@@ -195,7 +195,10 @@ impl Client {
     }
 
     /// Sends the request and returns the body as a stream, with the connection that carries it.
-    pub(crate) async fn stream(&self, call: &HttpCall) -> Result<(HttpConnection, Incoming), ClientError> {
+    pub(crate) async fn stream(
+        &self,
+        call: &HttpCall,
+    ) -> Result<(HttpConnection, Incoming), ClientError> {
         let mut outage = Outage::new();
         loop {
             let tried = self.timers().within(call.answer_wait, self.head(call)).await;
@@ -207,7 +210,10 @@ impl Client {
     }
 
     /// Upgrades a connection. Returns its stream and the bytes that were already read from it.
-    pub(crate) async fn upgrade(&self, call: &HttpCall) -> Result<(LeanStream, Bytes), ClientError> {
+    pub(crate) async fn upgrade(
+        &self,
+        call: &HttpCall,
+    ) -> Result<(LeanStream, Bytes), ClientError> {
         let mut outage = Outage::new();
         loop {
             let tried = self.timers().within(call.answer_wait, self.upgraded(call)).await;
@@ -237,7 +243,10 @@ impl Client {
     }
 
     /// Sends the request and reads the head of the answer. A status other than success is an error.
-    async fn head(&self, call: &HttpCall) -> Result<(HttpConnection, Response<Incoming>), FailedAttempt> {
+    async fn head(
+        &self,
+        call: &HttpCall,
+    ) -> Result<(HttpConnection, Response<Incoming>), FailedAttempt> {
         let request = self.request(call)?;
         let mut connection = self.connection().await?;
         let response = connection.exchange(request).await.map_err(FailedAttempt::of)?;
@@ -279,7 +288,9 @@ impl Client {
                 let again = if stopping { RetrySafety::Safe } else { RetrySafety::Never };
                 FailedAttempt { error: ClientError::Api(error), again }
             }
-            Err(_) => FailedAttempt::fatal(call.bad(format!("status {status} without a JSON error body"))),
+            Err(_) => {
+                FailedAttempt::fatal(call.bad(format!("status {status} without a JSON error body")))
+            }
         }
     }
 
@@ -290,7 +301,10 @@ impl Client {
             Ok(connection) => Ok(connection),
             Err(cause) => self.reach(cause).await.map_err(|error| {
                 let gone = matches!(error, ClientError::Unreachable { .. });
-                FailedAttempt { error, again: if gone { RetrySafety::Safe } else { RetrySafety::Never } }
+                FailedAttempt {
+                    error,
+                    again: if gone { RetrySafety::Safe } else { RetrySafety::Never },
+                }
             }),
         }
     }

@@ -15,11 +15,11 @@ use windlass_protocol::host::Within;
 
 use crate::address::{NodeAddress, RemoteNode};
 use crate::call::{PAUSE_FIRST, PAUSE_MAX};
-use crate::connection::{HttpConnection, ConnectionPool};
+use crate::connection::{ConnectionPool, HttpConnection};
 use crate::dirs::Dirs;
 use crate::error::ClientError;
-use crate::timers::TimerPool;
 use crate::start::{NodeStartError, StartLock, launch_node};
+use crate::timers::TimerPool;
 
 /// How long a repeatable request is retried after its connection failed.
 pub const RETRY_FOR_DEFAULT: Duration = Duration::from_secs(10);

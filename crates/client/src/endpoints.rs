@@ -83,8 +83,9 @@ impl Client {
         session: &SessionId,
         close: CloseQuery,
     ) -> Result<Session, ClientError> {
-        let path =
-            RequestPath::new(&["sessions", session.as_str()]).number("grace_ms", close.grace_ms).done();
+        let path = RequestPath::new(&["sessions", session.as_str()])
+            .number("grace_ms", close.grace_ms)
+            .done();
         self.json(HttpCall::delete(path).waiting(close.grace_ms.unwrap_or(0))).await
     }
 
@@ -100,7 +101,8 @@ impl Client {
         session: &SessionId,
         words: Option<&str>,
     ) -> Result<SessionTools, ClientError> {
-        let path = RequestPath::new(&["sessions", session.as_str(), "tools"]).text("words", words).done();
+        let path =
+            RequestPath::new(&["sessions", session.as_str(), "tools"]).text("words", words).done();
         self.json(HttpCall::get(path)).await
     }
 
@@ -220,7 +222,8 @@ impl Client {
         turn: &TurnId,
     ) -> Result<Turn, ClientError> {
         let path =
-            RequestPath::new(&["sessions", session.as_str(), "turns", turn.as_str(), "interrupt"]).done();
+            RequestPath::new(&["sessions", session.as_str(), "turns", turn.as_str(), "interrupt"])
+                .done();
         self.json(HttpCall::post(path, Repeat::IfNotSent)).await
     }
 
@@ -237,7 +240,8 @@ impl Client {
         input: &TurnInput,
     ) -> Result<Turn, ClientError> {
         let path =
-            RequestPath::new(&["sessions", session.as_str(), "turns", turn.as_str(), "input"]).done();
+            RequestPath::new(&["sessions", session.as_str(), "turns", turn.as_str(), "input"])
+                .done();
         self.json(HttpCall::post_json(path, Repeat::IfNotSent, input)).await
     }
 }

@@ -70,11 +70,15 @@ impl ClientError {
             Self::Dirs(error) => error.remedy(),
             Self::TooLarge { .. } => "use a shorter path".into(),
             Self::Unreachable { .. } => "start a node with: windlass up".into(),
-            Self::BadUrl => "set WINDLASS_URL to the URL that `windlass status` prints on the node's machine".into(),
+            Self::BadUrl => {
+                "set WINDLASS_URL to the URL that `windlass status` prints on the node's machine"
+                    .into()
+            }
             Self::BadToken => "set WINDLASS_TOKEN to what `windlass token` prints".into(),
             Self::Token(error) => error.remedy(),
             Self::Cut { .. } => {
-                "check the session before you repeat the request: the node may have carried it out".into()
+                "check the session before you repeat the request: the node may have carried it out"
+                    .into()
             }
             Self::VersionMismatch { .. } => {
                 "install the same release on both sides, then restart the node with: \

@@ -211,7 +211,9 @@ impl Expect {
 /// Checks that a change fits into frames.
 fn check(change: &WriteBackChange) -> Result<(), ClientError> {
     let (path, expect) = match change {
-        WriteBackChange::Delete { path, expect } | WriteBackChange::Put { path, expect, .. } => (path, expect),
+        WriteBackChange::Delete { path, expect } | WriteBackChange::Put { path, expect, .. } => {
+            (path, expect)
+        }
     };
     let header = FileChange::Put {
         path: path.clone(),

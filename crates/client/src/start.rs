@@ -66,7 +66,8 @@ impl NodeStartError {
             Self::Spawn { .. } => "install windlass again".to_owned(),
             Self::Refused(error) => error.remedy.clone(),
             Self::Died { .. } | Self::Slow { .. } => {
-                "run the node in the foreground to see its messages: windlass node --foreground".to_owned()
+                "run the node in the foreground to see its messages: windlass node --foreground"
+                    .to_owned()
             }
         }
     }
@@ -101,7 +102,9 @@ impl StartLock {
         match timeout(LOCK_WAIT, told).await {
             Ok(Ok(Ok(file))) => Ok(Self { _file: file }),
             Ok(Ok(Err(cause))) => Err(failed(cause)),
-            Ok(Err(_)) => Err(failed(io::Error::other("the thread that waits for the lock has ended"))),
+            Ok(Err(_)) => {
+                Err(failed(io::Error::other("the thread that waits for the lock has ended")))
+            }
             Err(_) => Err(NodeStartError::LockBusy { path }),
         }
     }

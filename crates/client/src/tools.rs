@@ -154,7 +154,8 @@ impl ToolHost {
     /// Replaces the tools that this host offers, and returns their number. If the node refuses, the
     /// previous tools stay.
     pub async fn declare(&mut self, declaration: &Declaration) -> Result<usize, ClientError> {
-        let mut json = Bytes::from(serde_json::to_vec(declaration).expect("a declaration always serializes"));
+        let mut json =
+            Bytes::from(serde_json::to_vec(declaration).expect("a declaration always serializes"));
         loop {
             let part = json.split_to(json.len().min(CHUNK_BYTES_MAX));
             let more = !json.is_empty();
@@ -287,11 +288,14 @@ impl ToolHost {
             return Ok(Some((call, name, body)));
         }
         let arguments = BytesMut::new();
-        let part = self.joining.entry(call.clone()).or_insert_with(|| PartialCall { name, arguments });
+        let part =
+            self.joining.entry(call.clone()).or_insert_with(|| PartialCall { name, arguments });
         part.arguments.extend_from_slice(&body);
         self.joining_bytes += body.len();
         if part.arguments.len() > MESSAGE_BYTES_MAX || self.joining_bytes > JOINING_BYTES_MAX {
-            return Err(DisconnectReason::Cut("the node sent more argument bytes than a call may have".to_owned()));
+            return Err(DisconnectReason::Cut(
+                "the node sent more argument bytes than a call may have".to_owned(),
+            ));
         }
         if more {
             return Ok(None);
@@ -321,7 +325,9 @@ impl ToolHost {
 impl std::fmt::Display for DisconnectReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::ByNode { code, reason } => write!(f, "the node closed the connection ({code}): {reason}"),
+            Self::ByNode { code, reason } => {
+                write!(f, "the node closed the connection ({code}): {reason}")
+            }
             Self::Cut(cause) => f.write_str(cause),
         }
     }

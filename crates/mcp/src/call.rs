@@ -143,7 +143,11 @@ fn is_stateless(version: Option<&ProtocolVersion>) -> bool {
     version.is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
-fn elicitation_support(abilities: &ClientCapabilities, stateless: bool, transport: Transport) -> ElicitationSupport {
+fn elicitation_support(
+    abilities: &ClientCapabilities,
+    stateless: bool,
+    transport: Transport,
+) -> ElicitationSupport {
     let has_forms = match &abilities.elicitation {
         // Older revisions have forms only and name no kinds.
         Some(ElicitationCapability { form: None, url: None, .. }) => true,

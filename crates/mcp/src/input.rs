@@ -13,7 +13,7 @@ use windlass_client::Client;
 use windlass_protocol::api::{StdinWait, Turn, TurnInput, TurnQuery};
 use windlass_protocol::{SessionId, TurnId};
 
-use crate::call::{ElicitationSupport, ClientCall};
+use crate::call::{ClientCall, ElicitationSupport};
 use crate::reply::Fault;
 
 /// The name of the question and of the form field for its answer.

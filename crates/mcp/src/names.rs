@@ -140,7 +140,8 @@ mod tests {
         assert_ne!(shop, at("codex-mcp-client", "/opt/My Shop"));
         assert_ne!(shop, at("claude-code", "/srv/My Shop"));
         let policy = PolicyRequest { preset: Some(Preset::ReadOnly), ..PolicyRequest::default() };
-        let strict = SessionScope::of("codex-mcp-client", Some(Path::new("/srv/My Shop")), Some(&policy));
+        let strict =
+            SessionScope::of("codex-mcp-client", Some(Path::new("/srv/My Shop")), Some(&policy));
         assert_ne!(shop, strict);
         assert!(SessionScope::of("Ünïcode!", None, None).0.starts_with("n-code-shared-"));
         assert!(SessionScope::of("", None, None).0.starts_with("mcp-shared-"));

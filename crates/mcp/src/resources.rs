@@ -169,7 +169,10 @@ mod tests {
             ResourceAddress::Output { session: session.clone(), turn: Some(turn.clone()), from: 0 };
         assert_eq!(ResourceAddress::parse(&turn_output(&session, &turn)), Some(output));
         let later = ResourceAddress::Output { session: session.clone(), turn: None, from: 7 };
-        assert_eq!(ResourceAddress::parse(&format!("{}?from=7", session_output(&session))), Some(later));
+        assert_eq!(
+            ResourceAddress::parse(&format!("{}?from=7", session_output(&session))),
+            Some(later)
+        );
         let shown = ResourceAddress::Display { session: session.clone(), seq: Seq(3) };
         assert_eq!(ResourceAddress::parse(&display(&session, Seq(3))), Some(shown));
     }

@@ -12,12 +12,12 @@ mod connection;
 mod host;
 mod http;
 mod names;
-mod restart_pause;
 mod process;
+mod restart_pause;
 mod result;
 mod server;
-mod tools;
 mod stderr;
+mod tools;
 
 use std::fmt;
 use std::path::PathBuf;

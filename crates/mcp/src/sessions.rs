@@ -205,7 +205,9 @@ fn news(session: &Session, before: Option<&(u32, Session)>) -> String {
         let reason =
             before.ended.as_ref().and_then(|ended| serde_json::to_value(ended.reason).ok());
         let reason = reason.as_ref().and_then(|reason| reason.as_str()).unwrap_or("ended");
-        news.push_str(&format!("; the previous session ended ({reason}) and its variables are gone"));
+        news.push_str(&format!(
+            "; the previous session ended ({reason}) and its variables are gone"
+        ));
     }
     news
 }

@@ -13,7 +13,7 @@ use windlass_protocol::api::{Turn, TurnQuery, TurnState};
 use windlass_protocol::{ErrorCode, Outcome, SessionId, TurnId};
 
 use crate::arguments::output_bytes;
-use crate::call::{ElicitationSupport, ClientCall};
+use crate::call::{ClientCall, ElicitationSupport};
 use crate::door::Door;
 use crate::follow::reply;
 use crate::input::{self, UserAnswer};
@@ -79,7 +79,9 @@ pub(crate) async fn look(
             let reply = reply(client, turn, None).await.map_err(|fault| refused(&fault))?;
             match serde_json::to_value(reply.into_result()) {
                 Ok(Value::Object(result)) => TaskPayload::Completed { result },
-                _ => return Err(ErrorData::internal_error("the result is not a JSON object", None)),
+                _ => {
+                    return Err(ErrorData::internal_error("the result is not a JSON object", None));
+                }
             }
         }
         (TurnState::AwaitingInput, _) => match &turn.stdin_wait {

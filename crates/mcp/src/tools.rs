@@ -15,7 +15,7 @@ use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo, kinds};
 use crate::arguments::{self, output_bytes, wait_ms};
 use crate::call::ClientCall;
 use crate::door::Door;
-use crate::follow::{self, TurnFollower, ReplyLimits};
+use crate::follow::{self, ReplyLimits, TurnFollower};
 use crate::input::{self, InputQuestion};
 use crate::reply::Fault;
 use crate::schema;
@@ -67,7 +67,9 @@ async fn run(
     if let Some(language) = arguments.language.as_deref().filter(|name| kinds::find(name).is_none())
     {
         let there = kinds::names();
-        return Err(Fault::Arguments(format!("language {language:?} is not available; available: {there}")));
+        return Err(Fault::Arguments(format!(
+            "language {language:?} is not available; available: {there}"
+        )));
     }
     let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens);
     follow::run(door, call, arguments.session.as_deref(), arguments.code, limits).await

@@ -9,7 +9,7 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio::task::JoinHandle;
 use windlass_client::protocol::SessionId;
 use windlass_client::protocol::host::{CancelReason, Declaration, ToolError, ToolOffer, Within};
-use windlass_client::tools::{HostMessage, ToolScope, ToolHost as Attached};
+use windlass_client::tools::{HostMessage, ToolHost as Attached, ToolScope};
 use windlass_client::{Client, ClientError};
 
 /// What a tool answers.

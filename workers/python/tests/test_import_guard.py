@@ -1,4 +1,4 @@
-"""The guard that keeps a zygote from importing what sessions can write."""
+"""The guard keeps a zygote from importing modules that sessions can write to."""
 
 import importlib
 import os

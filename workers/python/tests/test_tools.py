@@ -1,4 +1,4 @@
-"""A tool is called by its name, blocks, and returns or raises what it did elsewhere."""
+"""A tool is called by its name, blocks, and returns or raises what its host function did."""
 
 import os
 import signal
@@ -335,7 +335,7 @@ class Interrupting(WithHost):
         self.assertEqual((told.result, told.printed), ("'of the code'\n", "in the handler: 1\n"))
 
     def until_asleep(self):
-        """Until the worker's main thread sleeps: its call is sent, so it waits."""
+        """Wait until the worker's main thread sleeps: its call is sent, so it waits."""
         deadline = time.monotonic() + 10
         state = ""
         while state != "S":

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use windlass_protocol::api::{API, API_HEADER, ApiError};
 use windlass_protocol::host::WITHIN_HEADER;
 
-use super::content::{FileContent, ContentSource};
+use super::content::{ContentSource, FileContent};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::stream::LeanStream;

@@ -61,7 +61,8 @@ impl ToolAnswers {
         };
         let mut waiting = self.waiting();
         let (ok, body) = if waiting.bytes + body.len() > WAITING_BYTES_MAX {
-            let message = "too many answers of the tool host wait to be sent to the node".to_owned();
+            let message =
+                "too many answers of the tool host wait to be sent to the node".to_owned();
             (false, error_body(ErrorCode::Overloaded, message))
         } else {
             (ok, body)
@@ -136,7 +137,8 @@ fn error_body(code: ErrorCode, message: String) -> Bytes {
 
 /// An error as JSON that fits one frame. A message that is too long is cut.
 fn encoded_error(error: &ToolError) -> Bytes {
-    let json = |error: &ToolError| serde_json::to_vec(error).expect("a tool error always serializes");
+    let json =
+        |error: &ToolError| serde_json::to_vec(error).expect("a tool error always serializes");
     let whole = json(error);
     if whole.len() <= CHUNK_BYTES_MAX {
         return whole.into();

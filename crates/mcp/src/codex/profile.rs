@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use windlass_protocol::confinement::{Control, Isolation};
 use windlass_protocol::policy::{PolicyRequest, Preset, TRUSTED_ANYWHERE};
 
-use super::wire::{EntryAccess, ProfileEntry, EntryPath, FileSystem, NetworkAccess, Special};
+use super::wire::{EntryAccess, EntryPath, FileSystem, NetworkAccess, ProfileEntry, Special};
 use super::{BadSandbox, ENTRIES_MAX, paths, repeated, simple};
 
 /// The paths that Codex's special entry `minimal` means.
@@ -88,7 +88,8 @@ impl PathRules {
                 return Err(not_held(what, "name the path in the profile"));
             }
             // A session has private temporary directories and cannot use the machine's.
-            (Special::SlashTmp {} | Special::Tmpdir {}, EntryAccess::Read | EntryAccess::Write) => {}
+            (Special::SlashTmp {} | Special::Tmpdir {}, EntryAccess::Read | EntryAccess::Write) => {
+            }
         }
         Ok(())
     }
@@ -111,7 +112,10 @@ impl PathRules {
     }
 
     /// The first rule on these paths, which go from the deepest up.
-    fn deepest<'a>(&self, mut paths: impl Iterator<Item = &'a Path>) -> Option<(&'a Path, EntryAccess)> {
+    fn deepest<'a>(
+        &self,
+        mut paths: impl Iterator<Item = &'a Path>,
+    ) -> Option<(&'a Path, EntryAccess)> {
         paths.find_map(|path| Some((path, self.at(path)?)))
     }
 
@@ -123,7 +127,9 @@ impl PathRules {
             }
             (Some(EntryAccess::Write), Some(EntryAccess::Write)) => Ok(Preset::Open),
             (Some(EntryAccess::Write), _) => Ok(Preset::Workspace),
-            (Some(EntryAccess::Read), Some(EntryAccess::Write)) => Err(read_only_in_open(workspace)),
+            (Some(EntryAccess::Read), Some(EntryAccess::Write)) => {
+                Err(read_only_in_open(workspace))
+            }
             (Some(EntryAccess::Read), _) => Ok(Preset::ReadOnly),
         }
     }
@@ -148,10 +154,13 @@ impl PathRules {
                 (EntryAccess::Deny, _) => policy.hidden.push(text()),
                 (EntryAccess::Write, _) if path == workspace => {}
                 (EntryAccess::Write, _) => policy.writable.push(text()),
-                (EntryAccess::Read, Some((above, EntryAccess::Write))) if above.parent().is_none() => {
+                (EntryAccess::Read, Some((above, EntryAccess::Write)))
+                    if above.parent().is_none() =>
+                {
                     return Err(read_only_in_open(path));
                 }
-                (EntryAccess::Read, Some((_, EntryAccess::Write))) if self.is_protected(path, workspace) => {}
+                (EntryAccess::Read, Some((_, EntryAccess::Write)))
+                    if self.is_protected(path, workspace) => {}
                 (EntryAccess::Read, Some((_, EntryAccess::Write))) => {
                     // Only a mount namespace can do this; Landlock rules alone cannot.
                     policy.isolation = Some(Isolation::Full);

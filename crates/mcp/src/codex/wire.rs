@@ -153,7 +153,8 @@ const PROTECTED: [&str; 3] = [".git", ".agents", ".codex"];
 impl LegacyPolicy {
     /// The equivalent profile.
     pub fn into_profile(self) -> Profile {
-        let root = || ProfileEntry::new(EntryPath::Special { value: Special::Root {} }, EntryAccess::Read);
+        let root =
+            || ProfileEntry::new(EntryPath::Special { value: Special::Root {} }, EntryAccess::Read);
         match self {
             Self::DangerFullAccess {} => Profile::Disabled {},
             Self::ExternalSandbox { network_access } => {
@@ -162,14 +163,17 @@ impl LegacyPolicy {
             Self::ReadOnly { network_access, .. } => managed(vec![root()], network_access),
             Self::WorkspaceWrite { writable_roots, network_access, .. } => {
                 let project = Special::ProjectRoots { subpath: None };
-                let project = ProfileEntry::new(EntryPath::Special { value: project }, EntryAccess::Write);
+                let project =
+                    ProfileEntry::new(EntryPath::Special { value: project }, EntryAccess::Write);
                 let kept_here = PROTECTED.iter().map(|name| {
                     let value = Special::ProjectRoots { subpath: Some((*name).to_owned()) };
                     ProfileEntry::new(EntryPath::Special { value }, EntryAccess::Read)
                 });
                 let at = |path: String, access| ProfileEntry::new(EntryPath::Path { path }, access);
                 let roots = writable_roots.into_iter().flat_map(|root| {
-                    let kept = PROTECTED.iter().map(|name| at(format!("{root}/{name}"), EntryAccess::Read));
+                    let kept = PROTECTED
+                        .iter()
+                        .map(|name| at(format!("{root}/{name}"), EntryAccess::Read));
                     let kept: Vec<ProfileEntry> = kept.collect();
                     std::iter::once(at(root, EntryAccess::Write)).chain(kept)
                 });

@@ -183,7 +183,9 @@ fn transport(fields: ServerFields) -> Result<ServerTransport, String> {
         (None, Some(url)) => {
             Ok(ServerTransport::Http { uri: plain_http(&url)?, headers: headers(fields.headers)? })
         }
-        (Some(_), Some(_)) => Err("it has a command and a url; an entry can have one of them".to_owned()),
+        (Some(_), Some(_)) => {
+            Err("it has a command and a url; an entry can have one of them".to_owned())
+        }
         (None, None) => Err("it has neither a command nor a url".to_owned()),
     }
 }
@@ -192,9 +194,11 @@ fn plain_http(url: &str) -> Result<Uri, String> {
     let uri: Uri = url.parse().map_err(|fault| format!("its url is invalid: {fault}"))?;
     match uri.scheme_str() {
         Some("http") if uri.host().is_some() => Ok(uri),
-        Some("https") => Err("https servers are not supported: use a bridge such as mcp-remote as \
+        Some("https") => {
+            Err("https servers are not supported: use a bridge such as mcp-remote as \
                               its command"
-            .to_owned()),
+                .to_owned())
+        }
         _ => Err("its url does not begin with http://".to_owned()),
     }
 }
@@ -239,7 +243,9 @@ mod tests {
         assert_eq!(program.args, ["-y", "x"]);
         assert_eq!(program.cwd.as_deref(), Some(Path::new("/srv")));
         assert_eq!(remote.sessions, ServerSessions::ByPolicy);
-        let Ok(ServerTransport::Http { uri, headers }) = &remote.transport else { panic!("{remote:?}") };
+        let Ok(ServerTransport::Http { uri, headers }) = &remote.transport else {
+            panic!("{remote:?}")
+        };
         assert_eq!((uri.path(), headers.len()), ("/mcp", 1));
     }
 
@@ -253,7 +259,8 @@ mod tests {
                 "h": {"url": "http://localhost", "headers": {"a b": "c"}}}}"#,
         )
         .unwrap();
-        let whys: Vec<_> = entries.iter().filter_map(|entry| entry.transport.as_ref().err()).collect();
+        let whys: Vec<_> =
+            entries.iter().filter_map(|entry| entry.transport.as_ref().err()).collect();
         let expected = [
             "neither",
             "not understood",

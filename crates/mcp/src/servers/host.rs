@@ -10,7 +10,7 @@ use bytes::Bytes;
 use rmcp::model::JsonObject;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use windlass_client::tools::{DisconnectReason, HostMessage, ToolScope, ToolCall, ToolHost};
+use windlass_client::tools::{DisconnectReason, HostMessage, ToolCall, ToolHost, ToolScope};
 use windlass_client::{Client, ClientError};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::ServerSessions;
@@ -133,7 +133,9 @@ impl<'s> AttachedHost<'s> {
         };
         let bytes = u32::try_from(arguments.len()).unwrap_or(u32::MAX);
         let Ok(room) = self.room.clone().try_acquire_many_owned(bytes) else {
-            let message = format!("open calls to MCP servers already hold {ARGUMENT_BYTES_MAX} bytes of arguments");
+            let message = format!(
+                "open calls to MCP servers already hold {ARGUMENT_BYTES_MAX} bytes of arguments"
+            );
             let code = Some(ErrorCode::Overloaded);
             return answers.give(&call, Err(ToolError { message, code, kind: None }));
         };

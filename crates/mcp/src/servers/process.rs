@@ -71,7 +71,11 @@ pub(crate) type Pipes = (pipe::Receiver, pipe::Sender);
 
 impl ServerProcess {
     /// Starts `program` below a holder. `ours` is the windlass program.
-    pub fn start(ours: &Path, name: &str, program: &ServerProgram) -> Result<(Self, Pipes), ServerStartError> {
+    pub fn start(
+        ours: &Path,
+        name: &str,
+        program: &ServerProgram,
+    ) -> Result<(Self, Pipes), ServerStartError> {
         let directory = program.cwd.clone().or_else(std::env::home_dir);
         let directory = directory.unwrap_or_else(|| PathBuf::from("/"));
         if !directory.is_dir() {
@@ -99,8 +103,10 @@ impl ServerProcess {
         let stdout = child.stdout.take().ok_or_else(missing)?;
         let stderr = child.stderr.take().ok_or_else(missing)?;
         let to = pipe::Sender::from_owned_fd(stdin.into()).map_err(ServerStartError::Holder)?;
-        let from = pipe::Receiver::from_owned_fd(stdout.into()).map_err(ServerStartError::Holder)?;
-        let said = pipe::Receiver::from_owned_fd(stderr.into()).map_err(ServerStartError::Holder)?;
+        let from =
+            pipe::Receiver::from_owned_fd(stdout.into()).map_err(ServerStartError::Holder)?;
+        let said =
+            pipe::Receiver::from_owned_fd(stderr.into()).map_err(ServerStartError::Holder)?;
         let stderr = Arc::new(Mutex::new(ServerStderr::default()));
         let listening = tokio::spawn(read_stderr(said, name.to_owned(), stderr.clone()));
         Ok((Self { holder: holder.ok(), stderr, listening }, (from, to)))

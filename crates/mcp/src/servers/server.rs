@@ -21,8 +21,8 @@ use windlass_protocol::host::ToolError;
 
 use super::config::{ServerEntry, ServerTransport};
 use super::connection::{Lifecycle, PendingConnection, ServerConnection};
-use super::restart_pause::RestartPauses;
 use super::process::ServerProcess;
+use super::restart_pause::RestartPauses;
 use super::result;
 use super::tools::OfferedTool;
 
@@ -121,10 +121,14 @@ impl McpServer {
         stopped: impl Future<Output = ()>,
     ) -> LifeEnd {
         let (process, begun) = match transport {
-            ServerTransport::Process(program) => match ServerProcess::start(&self.ours, &self.entry.name, program) {
-                Ok((process, pipes)) => (Some(process), PendingConnection::over_pipes(pipes, *lifecycle)),
-                Err(error) => return LifeEnd::Over(error.to_string()),
-            },
+            ServerTransport::Process(program) => {
+                match ServerProcess::start(&self.ours, &self.entry.name, program) {
+                    Ok((process, pipes)) => {
+                        (Some(process), PendingConnection::over_pipes(pipes, *lifecycle))
+                    }
+                    Err(error) => return LifeEnd::Over(error.to_string()),
+                }
+            }
             ServerTransport::Http { uri, headers } => {
                 (None, PendingConnection::over_http(uri, headers.clone(), *lifecycle))
             }
@@ -212,7 +216,8 @@ impl McpServer {
         let full = |_| error(ErrorCode::Overloaded, format!("too many calls wait for {name}"));
         let _open = self.open_calls.try_acquire().map_err(full)?;
         let _running = self.running_calls.acquire().await.expect("the semaphore is never closed");
-        let gone = || error(ErrorCode::ToolHostGone, format!("the MCP server {name} is not running"));
+        let gone =
+            || error(ErrorCode::ToolHostGone, format!("the MCP server {name} is not running"));
         let Some(running) = self.running() else { return Err(gone()) };
         let offered = running.tools.iter().find(|offered| offered.offer.name == tool);
         let Some(offered) = offered else {

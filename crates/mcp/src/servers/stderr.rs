@@ -56,7 +56,11 @@ enum LineOrigin {
 }
 
 /// Reads standard error to its end.
-pub(crate) async fn read_stderr(said: pipe::Receiver, server: String, stderr: Arc<Mutex<ServerStderr>>) {
+pub(crate) async fn read_stderr(
+    said: pipe::Receiver,
+    server: String,
+    stderr: Arc<Mutex<ServerStderr>>,
+) {
     let mut said = BufReader::new(said);
     let mut allowance = Allowance::new(Instant::now());
     while let Some(line) = line(&mut said).await {
@@ -66,7 +70,11 @@ pub(crate) async fn read_stderr(said: pipe::Receiver, server: String, stderr: Ar
         }
         let Some(left_out) = allowance.take(Instant::now()) else { continue };
         if left_out > 0 {
-            tracing::warn!(server, left_out, "lines of an mcp server's standard error were left out");
+            tracing::warn!(
+                server,
+                left_out,
+                "lines of an mcp server's standard error were left out"
+            );
         }
         tracing::info!(server, "{line}");
     }

@@ -1,6 +1,6 @@
 //! What is not as the client expects is left as it is, one file or many.
 
-use windlass_client::files::{WriteBackChange, Expect};
+use windlass_client::files::{Expect, WriteBackChange};
 use windlass_client::protocol::ErrorCode;
 use windlass_testkit::run_ok;
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use windlass_client::files::{WriteBackChange, Expect};
+use windlass_client::files::{Expect, WriteBackChange};
 use windlass_client::protocol::ErrorCode;
 use windlass_client::protocol::api::FilesQuery;
 use windlass_testkit::{PATIENCE, run_ok, turn, turn_ended, within};

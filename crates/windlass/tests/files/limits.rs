@@ -1,7 +1,7 @@
 //! What is too much is refused by name, and leaves nothing behind.
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use windlass_client::files::{WriteBackChange, Expect, FileContent};
+use windlass_client::files::{Expect, FileContent, WriteBackChange};
 use windlass_client::protocol::ErrorCode;
 use windlass_testkit::{PATIENCE, TestNode, within};
 
@@ -77,7 +77,11 @@ async fn a_full_disk_is_said_by_name_and_nothing_is_left_on_it() {
             content: vec![1; 1_000_000].into(),
             expect: anything.clone(),
         },
-        WriteBackChange::Put { path: "old".into(), content: vec![1; 5_000_000].into(), expect: anything },
+        WriteBackChange::Put {
+            path: "old".into(),
+            content: vec![1; 5_000_000].into(),
+            expect: anything,
+        },
     ];
     let back = client.write_back(&session, files).await;
     let (left, old) = (everything(&disk), client.read_file(&session, "old").await);

@@ -5,7 +5,7 @@ use windlass_client::protocol::api::{CloseQuery, StopSessions};
 use windlass_client::protocol::host::Declaration;
 use windlass_client::protocol::limits::{FRAME_BYTES_MAX, HOST_TOOLS_MAX};
 use windlass_client::protocol::{ErrorCode, Owner, frame};
-use windlass_client::tools::{DisconnectReason, HostMessage, ToolScope, ToolHost};
+use windlass_client::tools::{DisconnectReason, HostMessage, ToolHost, ToolScope};
 use windlass_client::{Client, RemoteNode, Token};
 use windlass_testkit::{PATIENCE, TestNode, within};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use tokio::net::UnixStream;
 use windlass_client::protocol::Owner;
-use windlass_client::tools::{ToolScope, ToolHost};
+use windlass_client::tools::{ToolHost, ToolScope};
 use windlass_testkit::raw_http::{RawHttp, request};
 use windlass_testkit::{PATIENCE, TestNode, processes, within};
 
