@@ -12,7 +12,7 @@ use windlass_testkit::{PATIENCE, TestNode, within};
 use crate::socket::{BINARY, CLOSE, LAST, Socket, TEXT, head};
 use crate::{PROGRAM, start, start_session};
 
-fn owner() -> Scope {
+fn owner() -> ToolScope {
     ToolScope::Owner(Owner::parse("me").unwrap())
 }
 
