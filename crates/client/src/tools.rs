@@ -44,7 +44,7 @@ const WRITE_BYTES: usize = 128 * 1024;
 
 /// Limit for the bytes of calls that have arrived in part. A node that exceeds it breaks the
 /// protocol.
-const JOINING_BYTES_MAX: usize = 256 * 1024 * 1024;
+const PARTIAL_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// How long the node may take to accept a declaration, or to close the connection.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -100,10 +100,10 @@ pub struct ToolHost {
     socket: WebSocketStream<LeanStream>,
     answers: ToolAnswers,
     /// Messages that arrived during a wait for an answer to a declaration.
-    come: VecDeque<HostMessage>,
+    early_messages: VecDeque<HostMessage>,
     /// Calls of which only a part has arrived.
-    joining: HashMap<Within, PartialCall>,
-    joining_bytes: usize,
+    partial_calls: HashMap<Within, PartialCall>,
+    partial_bytes: usize,
     /// Written messages are not flushed yet.
     unflushed: bool,
     closed: Option<DisconnectReason>,
@@ -143,9 +143,9 @@ impl ToolHost {
         Ok(Self {
             socket,
             answers: ToolAnswers::default(),
-            come: VecDeque::new(),
-            joining: HashMap::new(),
-            joining_bytes: 0,
+            early_messages: VecDeque::new(),
+            partial_calls: HashMap::new(),
+            partial_bytes: 0,
             unflushed: false,
             closed: None,
         })
@@ -178,7 +178,7 @@ impl ToolHost {
                 SocketMessage::Message(HostMessage::Closed(closed)) => {
                     return Err(ClientError::Cut { cause: closed.to_string() });
                 }
-                SocketMessage::Message(message) => self.come.push_back(message),
+                SocketMessage::Message(message) => self.early_messages.push_back(message),
             }
         }
     }
@@ -186,7 +186,7 @@ impl ToolHost {
     /// The next message. Answers are sent while this call waits. Cancelling it loses no message.
     pub async fn next(&mut self) -> HostMessage {
         loop {
-            if let Some(message) = self.come.pop_front() {
+            if let Some(message) = self.early_messages.pop_front() {
                 return message;
             }
             match poll_fn(|cx| self.poll_message(cx)).await {
@@ -216,10 +216,10 @@ impl ToolHost {
         if let Some(closed) = &self.closed {
             return Poll::Ready(SocketMessage::Message(HostMessage::Closed(closed.clone())));
         }
-        // A failed write shows up as a failed read below.
+        // A pending or failed write does not change what is read below.
         let _ = self.poll_write(cx);
         loop {
-            let heard = match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
+            let message = match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
                 Some(Ok(Message::Binary(bytes))) => self.decode_message(bytes),
                 Some(Ok(Message::Close(close))) => {
                     let (code, reason) = close.map_or((1005, String::new()), |close| {
@@ -231,9 +231,9 @@ impl ToolHost {
                 Some(Err(fault)) => Err(DisconnectReason::Cut(fault.to_string())),
                 None => Err(DisconnectReason::Cut("the connection ended".to_owned())),
             };
-            match heard {
+            match message {
                 Ok(None) => {}
-                Ok(Some(heard)) => return Poll::Ready(heard),
+                Ok(Some(message)) => return Poll::Ready(message),
                 Err(closed) => {
                     self.closed = Some(closed.clone());
                     return Poll::Ready(SocketMessage::Message(HostMessage::Closed(closed)));
@@ -246,8 +246,8 @@ impl ToolHost {
         let Frame { header, body } =
             frame::decode(bytes).map_err(|fault| DisconnectReason::Cut(fault.to_string()))?;
         // A newer node may send messages that this host does not understand.
-        let Ok(said) = serde_json::from_slice::<ToHost>(&header) else { return Ok(None) };
-        Ok(match said {
+        let Ok(message) = serde_json::from_slice::<ToHost>(&header) else { return Ok(None) };
+        Ok(match message {
             ToHost::ToolsAccepted { count } => Some(SocketMessage::Accepted(count)),
             ToHost::Refused { code, message } => {
                 let remedy = "correct what the message names".to_owned();
@@ -264,8 +264,8 @@ impl ToolHost {
             }
             ToHost::ToolCancel { session, turn, call, reason } => {
                 let call = Within { session, turn, call };
-                if let Some(part) = self.joining.remove(&call) {
-                    self.joining_bytes -= part.arguments.len();
+                if let Some(part) = self.partial_calls.remove(&call) {
+                    self.partial_bytes -= part.arguments.len();
                     None
                 } else {
                     self.answers.forget(&call);
@@ -284,15 +284,17 @@ impl ToolHost {
         body: Bytes,
         more: bool,
     ) -> Result<Option<(Within, String, Bytes)>, DisconnectReason> {
-        if !more && !self.joining.contains_key(&call) {
+        if !more && !self.partial_calls.contains_key(&call) {
             return Ok(Some((call, name, body)));
         }
         let arguments = BytesMut::new();
-        let part =
-            self.joining.entry(call.clone()).or_insert_with(|| PartialCall { name, arguments });
+        let part = self
+            .partial_calls
+            .entry(call.clone())
+            .or_insert_with(|| PartialCall { name, arguments });
         part.arguments.extend_from_slice(&body);
-        self.joining_bytes += body.len();
-        if part.arguments.len() > MESSAGE_BYTES_MAX || self.joining_bytes > JOINING_BYTES_MAX {
+        self.partial_bytes += body.len();
+        if part.arguments.len() > MESSAGE_BYTES_MAX || self.partial_bytes > PARTIAL_BYTES_MAX {
             return Err(DisconnectReason::Cut(
                 "the node sent more argument bytes than a call may have".to_owned(),
             ));
@@ -300,8 +302,8 @@ impl ToolHost {
         if more {
             return Ok(None);
         }
-        Ok(self.joining.remove(&call).map(|part| {
-            self.joining_bytes -= part.arguments.len();
+        Ok(self.partial_calls.remove(&call).map(|part| {
+            self.partial_bytes -= part.arguments.len();
             (call, part.name, part.arguments.freeze())
         }))
     }

@@ -1,9 +1,10 @@
 """Signal handlers of the running code. They may raise only into the running code.
 
 Owns the path from `signal.signal` to a handler. Never drops a signal. Handlers also run between
-turns and while the worker waits for input. An exception that a handler raises between turns is
-dropped, since no code runs that could catch it (for example the TimeoutError of an alarm whose turn
-is over). While the worker changes its queues, for some microseconds, handlers are postponed.
+turns and while the worker waits on behalf of the code (for input or a tool). An exception that a
+handler raises between turns is dropped, since no code runs that could catch it (for example the
+TimeoutError of an alarm whose turn is over). While the worker changes its queues, for some
+microseconds, handlers are postponed.
 """
 
 import _signal

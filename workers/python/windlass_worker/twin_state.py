@@ -189,7 +189,7 @@ def _descriptors():
     try:
         numbers = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
-        # A twin without a mount namespace may not read its own `/proc`.
+        # A twin without its own view of the file system may not read its own `/proc`.
         numbers = range(os.sysconf("SC_OPEN_MAX"))
     for fd in numbers:
         try:

@@ -191,8 +191,8 @@ def _fork(library, of, spaces, channel):
 
 
 def _leave_pid_namespace(library):
-    """Leave the keeper's pid namespace, which may end. For an ordinary user this fails until the
-    next fork."""
+    """Leave the keeper's pid namespace, which may end. An ordinary user's zygote cannot, and keeps
+    it until the next fork."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     library.windlass_join(own, _NEW_PIDS)
     os.close(own)

@@ -59,7 +59,7 @@ pub(crate) enum ServerStartError {
 /// A running server process.
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
-    /// The holder's first process, which guards the second.
+    /// A pidfd of the holder's first process, the guard.
     holder: Option<OwnedFd>,
     stderr: Arc<Mutex<ServerStderr>>,
     /// Reads its standard error. That pipe closes when the holder, the last writer, has ended.
