@@ -1,4 +1,4 @@
-//! The door itself: what a client is told at the start, and where each of its requests goes.
+//! The door: what a client learns at the start, and which module handles each of its requests.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,11 +21,11 @@ use tokio::sync::{OnceCell, watch};
 use windlass_client::{Client, ClientError};
 use windlass_protocol::policy::PolicyRequest;
 
-use crate::call::{Call, reads_only};
-use crate::sessions::Known;
+use crate::call::{ClientCall, text_only};
+use crate::sessions::SessionCache;
 use crate::{codex, resources, schema, tasks, tools};
 
-/// The revisions of the protocol that are spoken.
+/// The supported MCP revisions.
 const REVISIONS: [ProtocolVersion; 4] = [
     ProtocolVersion::V_2025_03_26,
     ProtocolVersion::V_2025_06_18,
@@ -33,49 +33,49 @@ const REVISIONS: [ProtocolVersion; 4] = [
     ProtocolVersion::V_2026_07_28,
 ];
 
-/// A node being reached, and started if need be.
+/// A connection attempt to a node. It may start the node.
 pub type Connecting = Pin<Box<dyn Future<Output = Result<Client, ClientError>> + Send>>;
 
-/// How the node is reached, the first time that a call needs it.
+/// Connects to the node when the first call needs it.
 pub type Connect = Box<dyn Fn() -> Connecting + Send + Sync>;
 
-/// How clients come in.
+/// How clients connect to the door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     Stdio,
     Http,
 }
 
-/// What a door is opened with.
+/// The options of a door.
 pub struct DoorOptions {
     pub connect: Connect,
     pub transport: Transport,
-    /// Where its sessions work; none: each in a directory of its own.
+    /// The workspace of its sessions. `None`: each session gets a new directory.
     pub workspace: Option<PathBuf>,
-    /// What its sessions may touch, unless a call says otherwise; none: the node's default.
+    /// The policy of its sessions, unless a call names another one. `None`: the node's default.
     pub policy: Option<PolicyRequest>,
-    /// The interpreter of its sessions; none: the one that the node finds.
+    /// The interpreter of its sessions. `None`: the one that the node finds.
     pub interpreter: Option<String>,
 }
 
-/// The MCP server. Clones are the same door.
+/// The MCP server. Clones share one state.
 #[derive(Clone)]
 pub struct Door {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<DoorShared>,
 }
 
-/// What all calls share.
-pub(crate) struct Shared {
+/// The state that all calls share.
+pub(crate) struct DoorShared {
     connect: Connect,
     client: OnceCell<Client>,
     pub(crate) transport: Transport,
     pub(crate) workspace: Option<PathBuf>,
     pub(crate) policy: Option<PolicyRequest>,
     pub(crate) interpreter: Option<String>,
-    pub(crate) known: Known,
+    pub(crate) session_cache: SessionCache,
     /// Becomes true when the client has closed its end.
     pub(crate) gone: watch::Receiver<bool>,
-    /// Held, so that a door that nobody closes is never gone.
+    /// Kept so that the channel stays open: without a sender, `gone` would end.
     leave: watch::Sender<bool>,
 }
 
@@ -84,32 +84,32 @@ impl Door {
         let DoorOptions { connect, transport, workspace, policy, interpreter } = options;
         let (leave, gone) = watch::channel(false);
         let client = OnceCell::new();
-        let known = Known::default();
-        let shared = Shared {
+        let session_cache = SessionCache::default();
+        let shared = DoorShared {
             connect,
             client,
             transport,
             workspace,
             policy,
             interpreter,
-            known,
+            session_cache,
             gone,
             leave,
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// The node; reached now, if it was not before.
+    /// The client of the node. Connects if this is the first call that needs it.
     pub(crate) async fn client(&self) -> Result<&Client, ClientError> {
         self.shared.client.get_or_try_init(|| (self.shared.connect)()).await
     }
 
-    /// The node, if a call has reached it before.
+    /// The client of the node, if a call has connected before.
     pub(crate) fn client_if_known(&self) -> Option<&Client> {
         self.shared.client.get()
     }
 
-    /// The client has closed its end: nobody waits for answers any more.
+    /// The client has closed its end and no longer waits for answers.
     pub(crate) fn leave(&self) {
         self.shared.leave.send_replace(true);
     }
@@ -162,7 +162,7 @@ impl ServerHandler for Door {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let mut tools = schema::tools().to_vec();
-        if reads_only(&context) {
+        if text_only(&context) {
             tools.iter_mut().for_each(|tool| tool.output_schema = None);
         }
         Ok(ListToolsResult::with_all_items(tools).with_cache_scope(CacheScope::Private))
@@ -173,12 +173,12 @@ impl ServerHandler for Door {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let call = match Call::new(self, &context) {
+        let call = match ClientCall::new(self, &context) {
             Ok(call) => call,
             Err(fault) => return Ok(fault.into_result().into()),
         };
         let mut done = tools::call(self, &call, request).await;
-        if reads_only(&context)
+        if text_only(&context)
             && let Ok(CallToolResponse::Complete(result)) = &mut done
         {
             result.structured_content = None;
@@ -186,7 +186,7 @@ impl ServerHandler for Door {
         done
     }
 
-    /// There are none, and the capabilities say so.
+    /// The door has no prompts, and its capabilities say so.
     async fn list_prompts(
         &self,
         _page: Option<PaginatedRequestParams>,

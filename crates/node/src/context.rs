@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use windlass_client::patience::Patience;
+use windlass_client::timers::TimerPool;
 use windlass_journal::{EventLog, IndexHome, Journal};
 use windlass_procs::cgroup::CgroupSupport;
 use windlass_protocol::api::{NodeStatus, StopSessions};
@@ -69,7 +69,7 @@ pub(crate) struct Serving {
     /// What followers of sessions were sent last.
     pub pieces: RecentPieces,
     /// For replies that wait.
-    pub patience: Patience,
+    pub patience: TimerPool,
 }
 
 /// What the node has of the machine for its sessions.
@@ -120,7 +120,7 @@ impl Context {
             log: Arc::new(journal.clone()),
             bounds: Bounds::default(),
             pieces: RecentPieces::default(),
-            patience: Patience::default(),
+            patience: TimerPool::default(),
         };
         Self {
             config,

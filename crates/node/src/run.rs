@@ -65,7 +65,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     let passing = claim.listen(config.egress_socket())?;
     let descriptors = raise_descriptor_limit();
     set_pace(Whom::This, Pace::Prompt);
-    windlass_client::keep_short(&keepers::log_path(&config));
+    windlass_client::rotate_log(&keepers::log_path(&config));
     let socket = UnixListener::from_std(listener).map_err(failed("listen"))?;
     let passing = UnixListener::from_std(passing).map_err(failed("listen"))?;
     let mut listeners = vec![Listener::Socket(socket)];

@@ -9,7 +9,7 @@ use axum::http::HeaderMap;
 use base64::Engine as _;
 use bytes::Bytes;
 use tokio::sync::oneshot;
-use windlass_client::patience::Patience;
+use windlass_client::timers::TimerPool;
 use windlass_journal::{EventReader, LoadError, OutputRange};
 use windlass_protocol::api::{ApiError, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState};
 use windlass_protocol::host::{WITHIN_HEADER, Within};
@@ -120,7 +120,7 @@ impl Pending {
 
 /// Waits for `answer`, and when the wait has passed asks how the turn is now.
 async fn settled(
-    patience: &Patience,
+    patience: &TimerPool,
     handle: &Handle,
     answer: oneshot::Receiver<Result<Snapshot, Failure>>,
     wait: Duration,

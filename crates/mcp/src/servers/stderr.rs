@@ -1,5 +1,5 @@
-//! What a server says on its standard error: it goes into the node's log, so much a minute and no
-//! more, and the last of it explains an end.
+//! A server's standard error. Its lines go to the node's log, up to a limit per minute. The last
+//! line explains why the server ended.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,38 +8,38 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe;
 use windlass_protocol::held::{END_LINE, PID_LINE};
 
-/// Bytes of a line; the rest of a longer one is left out.
+/// Longest line in bytes. The rest of a longer line is left out.
 const LINE_BYTES_MAX: usize = 1000;
 
-/// Lines of one server that come into the log in so much time; the rest is counted.
+/// Most lines of one server in the log per `LINES_TIME`. Further lines are counted.
 const LINES_MAX: u64 = 100;
 const LINES_TIME: Duration = Duration::from_secs(60);
 
-/// What is known from it.
+/// What the lines on standard error told.
 #[derive(Debug, Default)]
-pub(crate) struct Words {
+pub(crate) struct ServerStderr {
     pub pid: Option<u32>,
     end: Option<String>,
     last: Option<String>,
 }
 
-impl Words {
-    fn hear(&mut self, line: &str) -> Kind {
+impl ServerStderr {
+    fn take_line(&mut self, line: &str) -> LineOrigin {
         if let Some(pid) = line.split(PID_LINE).nth(1).and_then(|pid| pid.trim().parse().ok()) {
             self.pid = Some(pid);
-            return Kind::OfHolder;
+            return LineOrigin::Holder;
         }
         if let Some(end) = line.split(END_LINE).nth(1) {
             self.end = Some(end.to_owned());
-            return Kind::OfHolder;
+            return LineOrigin::Holder;
         }
         if !line.trim().is_empty() {
             self.last = Some(line.to_owned());
         }
-        Kind::OfServer
+        LineOrigin::Server
     }
 
-    /// How it ended, and its own last words.
+    /// How the server ended, and its last line.
     pub fn last(&self) -> Option<String> {
         match (&self.end, &self.last) {
             (Some(end), Some(last)) => Some(format!("{end}: {last}")),
@@ -50,38 +50,46 @@ impl Words {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Kind {
-    OfHolder,
-    OfServer,
+enum LineOrigin {
+    Holder,
+    Server,
 }
 
-/// Reads all that it says, to the end.
-pub(crate) async fn listen(said: pipe::Receiver, server: String, words: Arc<Mutex<Words>>) {
+/// Reads standard error to its end.
+pub(crate) async fn read_stderr(
+    said: pipe::Receiver,
+    server: String,
+    stderr: Arc<Mutex<ServerStderr>>,
+) {
     let mut said = BufReader::new(said);
     let mut allowance = Allowance::new(Instant::now());
     while let Some(line) = line(&mut said).await {
-        let kind = words.lock().unwrap_or_else(PoisonError::into_inner).hear(&line);
-        if kind == Kind::OfHolder {
+        let kind = stderr.lock().unwrap_or_else(PoisonError::into_inner).take_line(&line);
+        if kind == LineOrigin::Holder {
             continue;
         }
         let Some(left_out) = allowance.take(Instant::now()) else { continue };
         if left_out > 0 {
-            tracing::warn!(server, left_out, "an mcp server said more than is kept");
+            tracing::warn!(
+                server,
+                left_out,
+                "lines of an mcp server's standard error were left out"
+            );
         }
         tracing::info!(server, "{line}");
     }
     if allowance.left_out > 0 {
         let left_out = allowance.left_out;
-        tracing::warn!(server, left_out, "an mcp server said more than is kept");
+        tracing::warn!(server, left_out, "lines of an mcp server's standard error were left out");
     }
 }
 
-/// One line, or as much of it as is kept; none at the end.
+/// One line, cut at `LINE_BYTES_MAX`; `None` at the end.
 async fn line(said: &mut BufReader<pipe::Receiver>) -> Option<String> {
     let mut kept = Vec::new();
     let mut any = false;
     loop {
-        // Who cannot be read from says nothing more.
+        // A read error counts as the end.
         let available = said.fill_buf().await.unwrap_or_default();
         if available.is_empty() {
             return any.then(|| text(&kept));
@@ -98,13 +106,13 @@ async fn line(said: &mut BufReader<pipe::Receiver>) -> Option<String> {
     }
 }
 
-/// Without what would move a terminal's cursor.
+/// Replaces control characters, which could move a terminal's cursor.
 fn text(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     text.trim_end().chars().map(|c| if c.is_control() && c != '\t' { ' ' } else { c }).collect()
 }
 
-/// So many lines in so much time.
+/// A limit of `LINES_MAX` lines per `LINES_TIME`.
 struct Allowance {
     since: Instant,
     lines: u64,
@@ -116,7 +124,8 @@ impl Allowance {
         Self { since: now, lines: 0, left_out: 0 }
     }
 
-    /// Whether one more line may be kept; then, how many before it were not and nobody has told.
+    /// If one more line may be logged: the number of lines that were left out since the last
+    /// report.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if now.duration_since(self.since) >= LINES_TIME {
             (self.since, self.lines) = (now, 0);
@@ -146,13 +155,13 @@ mod tests {
 
     #[test]
     fn an_end_is_told_with_the_last_words() {
-        let mut words = Words::default();
-        assert_eq!(words.hear("windlass-server-pid: 12"), Kind::OfHolder);
-        assert_eq!(words.hear("no module named x"), Kind::OfServer);
-        assert_eq!(words.hear(""), Kind::OfServer);
-        assert_eq!(words.hear("windlass-server-end: exit code 1"), Kind::OfHolder);
-        assert_eq!(words.pid, Some(12));
-        assert_eq!(words.last().unwrap(), "exit code 1: no module named x");
+        let mut stderr = ServerStderr::default();
+        assert_eq!(stderr.take_line("windlass-server-pid: 12"), LineOrigin::Holder);
+        assert_eq!(stderr.take_line("no module named x"), LineOrigin::Server);
+        assert_eq!(stderr.take_line(""), LineOrigin::Server);
+        assert_eq!(stderr.take_line("windlass-server-end: exit code 1"), LineOrigin::Holder);
+        assert_eq!(stderr.pid, Some(12));
+        assert_eq!(stderr.last().unwrap(), "exit code 1: no module named x");
     }
 
     #[tokio::test]

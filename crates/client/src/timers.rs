@@ -1,9 +1,9 @@
-//! Waits with a limit, without a new timer for each.
+//! Time limits without a new timer for each wait.
 //!
-//! A new timer that is due before all others makes the runtime wake itself up, by a write to a
-//! descriptor and one more round of waiting: on every request, although hardly any limit is ever
-//! reached. Timers are kept here after use and moved to their next, later due time instead, which
-//! costs neither.
+//! A new timer that is due before all others makes the runtime wake itself up, with a write to a
+//! descriptor and one more poll. That would happen on every request, although almost no limit is
+//! ever reached. This pool keeps timers after use and moves them to a later due time, which needs
+//! neither.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -13,17 +13,17 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Timers kept for reuse; one more is dropped.
+/// Number of timers that are kept for reuse. Another one is dropped.
 const IDLE_MAX: usize = 64;
 
-/// See the module's first lines.
+/// Reuses timers; see the module documentation.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct TimerPool {
     idle: Mutex<Vec<Pin<Box<Sleep>>>>,
 }
 
-impl Patience {
-    /// What `future` gives, or `None` when it takes longer than `limit`.
+impl TimerPool {
+    /// The output of `future`, or `None` when it takes longer than `limit`.
     pub async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         let mut timer = self.timer(limit);
         let mut future = pin!(future);
@@ -59,15 +59,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_kept_timer_serves_shorter_and_longer_limits() {
-        let patience = Patience::default();
+        let timers = TimerPool::default();
         let never = std::future::pending::<()>;
         for limit_ms in [5, 1, 20, 2] {
             let limit = Duration::from_millis(limit_ms);
             let began = Instant::now();
-            assert_eq!(patience.within(limit, never()).await, None);
+            assert_eq!(timers.within(limit, never()).await, None);
             assert!(began.elapsed() >= limit);
             let long = Duration::from_secs(100);
-            assert_eq!(patience.within(long, async { 7 }).await, Some(7));
+            assert_eq!(timers.within(long, async { 7 }).await, Some(7));
         }
     }
 }
