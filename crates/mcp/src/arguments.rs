@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::reply::Fault;
+use crate::fault::Fault;
 
 /// Default number of seconds that a call waits for its turn. It is below the shortest timeout that
 /// a client has for a tool.

@@ -13,8 +13,8 @@ use windlass_protocol::policy::PolicyRequest;
 
 use crate::codex;
 use crate::door::{Door, Transport};
+use crate::fault::Fault;
 use crate::names::SessionScope;
-use crate::reply::Fault;
 
 /// The name of a client that does not tell its name.
 const UNNAMED_CLIENT: &str = "mcp";

@@ -12,8 +12,9 @@ use windlass_protocol::{SessionId, TurnId};
 
 use crate::call::ClientCall;
 use crate::door::Door;
+use crate::fault::Fault;
 use crate::input::{self, AskOutcome, UserAnswer};
-use crate::reply::{Fault, TurnReply, output_link};
+use crate::reply::{TurnReply, output_link};
 use crate::{images, sessions, tasks};
 
 /// Time between two progress notifications.

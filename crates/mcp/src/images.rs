@@ -8,7 +8,7 @@ use rmcp::model::{ContentBlock, Resource};
 use windlass_client::Client;
 use windlass_protocol::api::{DisplayRef, Turn};
 
-use crate::reply::Fault;
+use crate::fault::Fault;
 use crate::resources;
 
 /// Most images in one reply, and the largest size of one. Other displays are links.

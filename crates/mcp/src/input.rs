@@ -14,7 +14,7 @@ use windlass_protocol::api::{StdinWait, Turn, TurnInput, TurnQuery};
 use windlass_protocol::{SessionId, TurnId};
 
 use crate::call::{ClientCall, ElicitationSupport};
-use crate::reply::Fault;
+use crate::fault::Fault;
 
 /// The name of the question and of the form field for its answer.
 const INPUT: &str = "input";

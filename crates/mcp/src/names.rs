@@ -11,7 +11,7 @@ use std::path::Path;
 use windlass_protocol::SessionId;
 use windlass_protocol::policy::PolicyRequest;
 
-use crate::reply::Fault;
+use crate::fault::Fault;
 
 /// The longest parts of a name. Together with the digest they fit into an id.
 const CLIENT_CHARS_MAX: usize = 12;

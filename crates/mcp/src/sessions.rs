@@ -10,8 +10,8 @@ use windlass_protocol::{ErrorCode, SessionId};
 
 use crate::call::ClientCall;
 use crate::door::Door;
+use crate::fault::Fault;
 use crate::names::{SessionTarget, id_of, use_of};
-use crate::reply::Fault;
 
 /// Number of cached names. The cache is cleared when it is full.
 const CACHED_MAX: usize = 1024;

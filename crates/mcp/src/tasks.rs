@@ -15,9 +15,9 @@ use windlass_protocol::{ErrorCode, Outcome, SessionId, TurnId};
 use crate::arguments::output_bytes;
 use crate::call::{ClientCall, ElicitationSupport};
 use crate::door::Door;
+use crate::fault::Fault;
 use crate::follow::reply;
 use crate::input::{self, UserAnswer};
-use crate::reply::Fault;
 
 /// How often a client should poll.
 const POLL_EVERY_MS: u64 = 1000;

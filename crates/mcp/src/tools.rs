@@ -15,9 +15,9 @@ use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo, kinds};
 use crate::arguments::{self, output_bytes, wait_ms};
 use crate::call::ClientCall;
 use crate::door::Door;
+use crate::fault::Fault;
 use crate::follow::{self, ReplyLimits, TurnFollower};
 use crate::input::{self, InputQuestion};
-use crate::reply::Fault;
 use crate::schema;
 use crate::sessions::{self, Intent};
 
