@@ -49,13 +49,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (PROCS, &[PROTOCOL]),
     (PROTOCOL, &[]),
     (TESTKIT, &["windlass-client", PROCS, PROTOCOL]),
-    ("xtask", &["windlass-client", TESTKIT, PROTOCOL]),
+    (SUITES, &["windlass-client", TESTKIT, PROTOCOL]),
+    ("xtask", &["windlass-client", SUITES, TESTKIT, PROTOCOL]),
 ];
 
 const BENEATH: &str = "windlass-beneath";
 const CONFINE: &str = "windlass-confine";
 const PROCS: &str = "windlass-procs";
 const PROTOCOL: &str = "windlass-protocol";
+const SUITES: &str = "windlass-suites";
 const TESTKIT: &str = "windlass-testkit";
 
 /// Libraries that bring a runtime, a clock or the operating system into what must stay pure.

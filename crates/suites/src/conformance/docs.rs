@@ -10,7 +10,7 @@ use super::suite::Suite;
 pub const PATH: &str = "docs/mcp-conformance.md";
 
 const OPENING: &str = "\
-<!-- Made by `cargo xtask conformance --write-docs`; change xtask/src/conformance instead. -->
+<!-- Made by `cargo xtask conformance --write-docs`; change crates/suites/src/conformance instead. -->
 # MCP conformance
 
 `cargo xtask conformance` runs the server side of the official suite, npm

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::ledger::Ledger;
 
 /// The codes that clients were promised.
-const OPENAPI: &str = include_str!("../../../docs/openapi.json");
+const OPENAPI: &str = include_str!("../../../../docs/openapi.json");
 
 #[derive(Debug)]
 pub struct World {

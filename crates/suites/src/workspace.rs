@@ -14,7 +14,7 @@ pub fn root() -> &'static Path {
     static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
         let here = std::env::current_dir().unwrap_or_default();
         let root = here.ancestors().find(|directory| directory.join("xtask/Cargo.toml").is_file());
-        root.map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), Path::to_path_buf)
+        root.map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), Path::to_path_buf)
     });
     &ROOT
 }
