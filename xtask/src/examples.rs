@@ -9,13 +9,13 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::Verdict;
-use crate::packages::{Package, Packages};
-use crate::sdk::{Node, clean};
+use crate::RunVerdict;
+use crate::packages::{Packages, PinnedPackage};
+use crate::sdk::{PrivateNode, clean};
 use crate::workspace;
 
 /// For the example that plots, where CI has not made a Python that has it.
-const MATPLOTLIB: Package = Package::pip("matplotlib", "matplotlib", "3.11.2");
+const MATPLOTLIB: PinnedPackage = PinnedPackage::pip("matplotlib", "matplotlib", "3.11.2");
 
 /// Where the programs are, and their pages.
 const PROGRAMS: &str = "examples";
@@ -51,17 +51,17 @@ pub struct Args {
     write: bool,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let programs = programs(&args.names)?;
     let python = python_with_matplotlib()?;
-    let node = Node::prepare()?;
-    let mut verdict = Verdict::Good;
+    let node = PrivateNode::prepare()?;
+    let mut verdict = RunVerdict::Good;
     for program in &programs {
         match check(args, &node, &python, program) {
             Ok(()) => println!("example {}: ok", name_of(program)),
             Err(error) => {
                 println!("example {}: {error:#}", name_of(program));
-                verdict = Verdict::Bad;
+                verdict = RunVerdict::Bad;
             }
         }
     }
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 /// Runs one, and compares or writes its page.
-fn check(args: &Args, node: &Node, python: &Path, program: &Path) -> Result<()> {
+fn check(args: &Args, node: &PrivateNode, python: &Path, program: &Path) -> Result<()> {
     let text = fs::read_to_string(program)?;
     let cells = cells(&text)?;
     let place = tempfile::tempdir()?;
@@ -132,7 +132,7 @@ fn python_with_matplotlib() -> Result<PathBuf> {
 
 /// Runs a program in a directory; what each of its cells printed.
 fn printed(
-    node: &Node,
+    node: &PrivateNode,
     python: &Path,
     program: &Path,
     text: &str,

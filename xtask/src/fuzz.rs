@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::Verdict;
+use crate::RunVerdict;
 use crate::workspace::{cargo, root, target};
 
 /// What a run of CI does with each target: about a minute for all of them, after the build.
@@ -48,7 +48,7 @@ pub struct Args {
     grow: bool,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let all = targets()?;
     let chosen = match args.targets.is_empty() {
         true => all,
@@ -57,10 +57,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let began = Instant::now();
     let built = build(&chosen)?;
     println!("built {} targets in {:.0} s", chosen.len(), began.elapsed().as_secs_f64());
-    let mut verdict = Verdict::Good;
+    let mut verdict = RunVerdict::Good;
     for name in &chosen {
         if !fuzz(args, name, &built)? {
-            verdict = Verdict::Bad;
+            verdict = RunVerdict::Bad;
         }
     }
     Ok(verdict)

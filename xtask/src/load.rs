@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 
-use crate::Verdict;
+use crate::RunVerdict;
 
 /// "Under load" in the contract means this many busy-loop processes.
 const BUSY_PROCESSES: usize = 2;
@@ -46,7 +46,7 @@ impl Drop for Load {
 }
 
 /// The busy process itself.
-pub fn spin_until_stdin_closes() -> Result<Verdict> {
+pub fn spin_until_stdin_closes() -> Result<RunVerdict> {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
     std::thread::spawn(move || {
@@ -58,5 +58,5 @@ pub fn spin_until_stdin_closes() -> Result<Verdict> {
     while !stop.load(Ordering::Relaxed) {
         turns = std::hint::black_box(turns.wrapping_add(1));
     }
-    Ok(Verdict::Good)
+    Ok(RunVerdict::Good)
 }

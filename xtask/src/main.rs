@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use windlass_suites::{
-    Verdict, agents, attack, chaos, conformance, machine, packages, soak, start, workspace,
+    RunVerdict, agents, attack, chaos, conformance, machine, packages, soak, start, workspace,
 };
 
 #[derive(Debug, Parser)]
@@ -77,8 +77,8 @@ fn main() -> ExitCode {
         Command::Busy => load::spin_until_stdin_closes(),
     };
     match done {
-        Ok(Verdict::Good) => ExitCode::SUCCESS,
-        Ok(Verdict::Bad) => ExitCode::FAILURE,
+        Ok(RunVerdict::Good) => ExitCode::SUCCESS,
+        Ok(RunVerdict::Bad) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(2)

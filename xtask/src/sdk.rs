@@ -11,15 +11,15 @@ use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 use windlass_testkit::python;
 
-use crate::Verdict;
-use crate::packages::{Package, Packages};
+use crate::RunVerdict;
+use crate::packages::{Packages, PinnedPackage};
 use crate::workspace;
 
 /// Builds wheels and source archives.
-const BUILD: Package = Package::pip("python-build", "build", "1.6.1");
+const BUILD: PinnedPackage = PinnedPackage::pip("python-build", "build", "1.6.1");
 
 /// Checks the Python SDK's types.
-const MYPY: Package = Package::pip("mypy", "mypy", "2.4.1");
+const MYPY: PinnedPackage = PinnedPackage::pip("mypy", "mypy", "2.4.1");
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -35,8 +35,8 @@ enum Language {
     Typescript,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
-    let node = Node::prepare()?;
+pub fn run(args: &Args) -> Result<RunVerdict> {
+    let node = PrivateNode::prepare()?;
     let name = match args.language {
         Language::Python => "python",
         Language::Typescript => "typescript",
@@ -56,13 +56,13 @@ pub fn run(args: &Args) -> Result<Verdict> {
     println!(
         "sdk {name}: the package installs, and the README's first example prints what it says"
     );
-    Ok(Verdict::Good)
+    Ok(RunVerdict::Good)
 }
 
-fn check_python(args: &Args, node: &Node, place: &Path) -> Result<()> {
+fn check_python(args: &Args, node: &PrivateNode, place: &Path) -> Result<()> {
     let packages = Packages::prepare(&[BUILD, MYPY])?;
     let source = workspace::root().join("sdk/python");
-    let tool = |package: &Package| clean(packages.directory(package).join("bin/python"));
+    let tool = |package: &PinnedPackage| clean(packages.directory(package).join("bin/python"));
     if !args.package_only {
         succeed(tool(&MYPY).args(["-m", "mypy"]).current_dir(&source))?;
         let mut tests = node.known_to(clean(python()));
@@ -84,7 +84,7 @@ fn check_python(args: &Args, node: &Node, place: &Path) -> Result<()> {
     example.check(node.known_to(clean(venv.join("bin/python"))).arg(&program).current_dir(place))
 }
 
-fn check_typescript(args: &Args, node: &Node, place: &Path) -> Result<()> {
+fn check_typescript(args: &Args, node: &PrivateNode, place: &Path) -> Result<()> {
     let packages = Packages::with_node()?;
     let source = workspace::root().join("sdk/typescript");
     let npm = |directory: &Path| {
@@ -110,12 +110,12 @@ fn check_typescript(args: &Args, node: &Node, place: &Path) -> Result<()> {
 }
 
 /// A node of this command's own, which the SDK starts by itself.
-pub struct Node {
+pub struct PrivateNode {
     program: PathBuf,
     base: TempDir,
 }
 
-impl Node {
+impl PrivateNode {
     pub fn prepare() -> Result<Self> {
         // With a short path: a socket lives there.
         let base = tempfile::Builder::new().prefix("wl-").rand_bytes(6).tempdir_in("/tmp")?;

@@ -17,4 +17,4 @@ pub mod workspace;
 
 mod verdict;
 
-pub use verdict::Verdict;
+pub use verdict::RunVerdict;

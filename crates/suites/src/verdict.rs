@@ -2,7 +2,7 @@
 
 /// Whether a suite found what it should.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RunVerdict {
     Good,
     Bad,
 }

@@ -68,13 +68,13 @@ pub fn output_of(command: &mut Command) -> Result<String> {
 
 /// One text file of the repository.
 #[derive(Debug)]
-pub struct Source {
+pub struct SourceFile {
     /// Relative to the root, with `/`.
     pub path: String,
     pub text: String,
 }
 
-impl Source {
+impl SourceFile {
     pub fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
@@ -90,7 +90,7 @@ impl Source {
 }
 
 /// Every text file that is in git or would be with `git add --all`. Binary files are passed over.
-pub fn sources() -> Result<Vec<Source>> {
+pub fn sources() -> Result<Vec<SourceFile>> {
     let listed = output_of(
         Command::new("git")
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -105,7 +105,7 @@ pub fn sources() -> Result<Vec<Source>> {
         }
         let bytes = fs::read(&whole).with_context(|| format!("cannot read {path}"))?;
         if let Ok(text) = String::from_utf8(bytes) {
-            sources.push(Source { path: path.to_owned(), text });
+            sources.push(SourceFile { path: path.to_owned(), text });
         }
     }
     sources.sort_by(|a, b| a.path.cmp(&b.path));
@@ -116,11 +116,11 @@ pub fn sources() -> Result<Vec<Source>> {
 /// What `cargo metadata --no-deps` says of the workspace.
 #[derive(Debug, Deserialize)]
 pub struct Metadata {
-    pub packages: Vec<Package>,
+    pub packages: Vec<CargoPackage>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Package {
+pub struct CargoPackage {
     pub name: String,
     pub dependencies: Vec<Dependency>,
 }

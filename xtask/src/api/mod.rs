@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::Verdict;
+use crate::RunVerdict;
 use crate::workspace;
 use model::Model;
 
@@ -33,11 +33,11 @@ pub struct Args {
     check: bool,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let document = fs::read_to_string(workspace::root().join(DOCUMENT))
         .with_context(|| format!("cannot read {DOCUMENT}"))?;
     let model = Model::read(&serde_json::from_str(&document)?)?;
-    let mut verdict = Verdict::Good;
+    let mut verdict = RunVerdict::Good;
     for (path, text) in WRITTEN {
         let (whole, text) = (workspace::root().join(path), text(&model));
         if fs::read_to_string(&whole).is_ok_and(|there| there == text) {
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         }
         if args.check {
             println!("{path} is not what {DOCUMENT} says\n  remedy: run: cargo xtask api");
-            verdict = Verdict::Bad;
+            verdict = RunVerdict::Bad;
         } else {
             write(&whole, &text)?;
             println!("wrote {path}");

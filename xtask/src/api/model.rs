@@ -14,11 +14,11 @@ const SCHEMAS: &str = "/components/schemas";
 /// Every named type, by its name.
 #[derive(Debug)]
 pub struct Model {
-    pub types: Vec<Named>,
+    pub types: Vec<NamedType>,
 }
 
 #[derive(Debug)]
-pub struct Named {
+pub struct NamedType {
     pub name: String,
     pub doc: String,
     pub shape: Shape,
@@ -75,7 +75,7 @@ impl Model {
 }
 
 /// The names that requests and answers lead to. What went into a merged type is not among them.
-fn reachable(types: &BTreeMap<String, Named>, paths: &Value) -> BTreeSet<String> {
+fn reachable(types: &BTreeMap<String, NamedType>, paths: &Value) -> BTreeSet<String> {
     let mut waiting = Vec::new();
     names_in_document(paths, &mut waiting);
     let mut reached = BTreeSet::new();
@@ -111,7 +111,7 @@ fn names_in(kind: &Type, names: &mut Vec<String>) {
 
 struct Reader<'a> {
     schemas: &'a Map<String, Value>,
-    types: BTreeMap<String, Named>,
+    types: BTreeMap<String, NamedType>,
 }
 
 impl Reader<'_> {
@@ -125,7 +125,7 @@ impl Reader<'_> {
     }
 
     fn add(&mut self, name: &str, doc: String, shape: Shape) -> Result<()> {
-        let named = Named { name: name.to_owned(), doc, shape };
+        let named = NamedType { name: name.to_owned(), doc, shape };
         ensure!(self.types.insert(name.to_owned(), named).is_none(), "two types are called {name}");
         Ok(())
     }
@@ -215,11 +215,11 @@ impl Reader<'_> {
 }
 
 /// A field that was found, not read yet: its name, whether it is required, its schema.
-type Found<'a> = (&'a str, bool, &'a Value);
+type RawField<'a> = (&'a str, bool, &'a Value);
 
 impl<'a> Reader<'a> {
     /// Every object that the schema can be, each with all its fields.
-    fn distribute(&self, schema: &'a Value) -> Result<Vec<Vec<Found<'a>>>> {
+    fn distribute(&self, schema: &'a Value) -> Result<Vec<Vec<RawField<'a>>>> {
         if let Some(named) = reference(schema) {
             let schema = self.schemas.get(named).with_context(|| format!("no schema {named}"))?;
             return self.distribute(schema);
@@ -232,7 +232,7 @@ impl<'a> Reader<'a> {
             ensure!(has_fields(schema), "only objects can be put together");
             return Ok(vec![found(schema)]);
         };
-        let mut whole: Vec<Vec<Found<'a>>> = vec![Vec::new()];
+        let mut whole: Vec<Vec<RawField<'a>>> = vec![Vec::new()];
         for part in parts {
             let part = self.distribute(part)?;
             whole = whole
@@ -264,7 +264,7 @@ impl Reader<'_> {
     }
 }
 
-fn found(schema: &Value) -> Vec<Found<'_>> {
+fn found(schema: &Value) -> Vec<RawField<'_>> {
     let required = schema.get("required").and_then(Value::as_array);
     let is_required = |name: &str| required.is_some_and(|names| names.iter().any(|n| n == name));
     let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::model::{Field, Model, Named, Shape, Type};
+use super::model::{Field, Model, NamedType, Shape, Type};
 
 const OPENING: &str = r#""""The JSON of the node's HTTP door, as types.
 
@@ -23,7 +23,7 @@ pub fn text(model: &Model) -> String {
     for named in &model.types {
         match &named.shape {
             Shape::Alias(kind) => {
-                let quoted = kind_text(kind, Place::Alias);
+                let quoted = kind_text(kind, TypePosition::Alias);
                 write_line(
                     &mut text,
                     &format!("\n{}{} = {quoted}", comment(&named.doc, ""), named.name),
@@ -37,7 +37,7 @@ pub fn text(model: &Model) -> String {
 
 /// Required and optional fields are two classes: `NotRequired` is younger than the oldest Python
 /// that is served.
-fn object(text: &mut String, named: &Named, fields: &[Field]) {
+fn object(text: &mut String, named: &NamedType, fields: &[Field]) {
     let (required, optional): (Vec<&Field>, Vec<&Field>) =
         fields.iter().partition(|field| field.required);
     let (name, doc) = (named.name.as_str(), named.doc.as_str());
@@ -61,7 +61,7 @@ fn class(text: &mut String, name: &str, bases: &str, doc: &str, fields: &[Field]
         write_line(text, &format!("\n{}{name} = TypedDict(", comment(doc, "")));
         write_line(text, &format!("    \"{name}\",\n    {{"));
         for field in fields {
-            let kind = kind_text(&field.kind, Place::Call);
+            let kind = kind_text(&field.kind, TypePosition::Call);
             let said = comment(&field.doc, "        ");
             write_line(text, &format!("{said}        \"{}\": {kind},", field.name));
         }
@@ -79,7 +79,7 @@ fn class(text: &mut String, name: &str, bases: &str, doc: &str, fields: &[Field]
         let said = comment(&field.doc, "    ");
         write_line(
             text,
-            &format!("{said}    {}: {}", field.name, kind_text(&field.kind, Place::Class)),
+            &format!("{said}    {}: {}", field.name, kind_text(&field.kind, TypePosition::Class)),
         );
     }
 }
@@ -87,13 +87,13 @@ fn class(text: &mut String, name: &str, bases: &str, doc: &str, fields: &[Field]
 /// Where a type stands, and so whether its names must be quoted: classes are read later, calls and
 /// aliases at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TypePosition {
     Class,
     Call,
     Alias,
 }
 
-fn kind_text(kind: &Type, place: Place) -> String {
+fn kind_text(kind: &Type, place: TypePosition) -> String {
     match kind {
         Type::Text => "str".to_owned(),
         Type::Integer => "int".to_owned(),
@@ -105,7 +105,7 @@ fn kind_text(kind: &Type, place: Place) -> String {
             let words: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
             format!("Literal[{}]", words.join(", "))
         }
-        Type::Named(name) if place == Place::Class => name.clone(),
+        Type::Named(name) if place == TypePosition::Class => name.clone(),
         Type::Named(name) => format!("\"{name}\""),
         Type::List(item) => format!("list[{}]", kind_text(item, place)),
         Type::Map(value) => format!("dict[str, {}]", kind_text(value, place)),
@@ -113,7 +113,7 @@ fn kind_text(kind: &Type, place: Place) -> String {
     }
 }
 
-fn union_text(kinds: &[Type], place: Place) -> String {
+fn union_text(kinds: &[Type], place: TypePosition) -> String {
     let others: Vec<String> =
         kinds.iter().filter(|k| **k != Type::Null).map(|k| kind_text(k, place)).collect();
     let joined = match others.as_slice() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::figure::Figure;
-use super::{Plan, python};
+use super::{BenchPlan, python};
 
 /// The other side: as short as it can be.
 const LOOP: &str = "import sys
@@ -21,7 +21,7 @@ const ROUNDS: usize = 2000;
 /// Rounds before the first one that counts.
 const WARM_UP_ROUNDS: usize = 200;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let times = round_trips(plan.rounds(ROUNDS))?;
     Ok(vec![Figure::of_times("bare_pipe", &times)])
 }
@@ -36,9 +36,9 @@ pub fn round_trips(rounds: usize) -> Result<Vec<Duration>> {
 }
 
 /// The loop's process; ended on drop.
-pub struct Loop(Child);
+pub struct PythonLoop(Child);
 
-impl Loop {
+impl PythonLoop {
     /// Starts one, with the ends of its two pipes.
     pub fn start() -> Result<(Self, ChildStdin, ChildStdout)> {
         let mut child = python::command()
@@ -54,7 +54,7 @@ impl Loop {
     }
 }
 
-impl Drop for Loop {
+impl Drop for PythonLoop {
     fn drop(&mut self) {
         // Only fails when it has ended already, which is what is wanted.
         let _ = self.0.kill();
@@ -64,7 +64,7 @@ impl Drop for Loop {
 
 /// The loop with its two pipes.
 struct Pipe {
-    _loop: Loop,
+    _loop: PythonLoop,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
     answer: String,
@@ -72,7 +72,7 @@ struct Pipe {
 
 impl Pipe {
     fn start() -> Result<Self> {
-        let (of, stdin, stdout) = Loop::start()?;
+        let (of, stdin, stdout) = PythonLoop::start()?;
         Ok(Self { _loop: of, stdin, stdout: BufReader::new(stdout), answer: String::new() })
     }
 

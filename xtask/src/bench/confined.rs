@@ -12,9 +12,9 @@ use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::PolicyRequest;
 
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on, create, turn};
-use super::{Plan, python};
-use crate::start::StartBy;
+use super::node::{BenchNode, block_on, create, turn};
+use super::{BenchPlan, python};
+use crate::start::StartMethod;
 
 const FIRST_ROUNDS: usize = 40;
 const WARM_ROUNDS: usize = 4000;
@@ -28,9 +28,9 @@ const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 /// `confined_first_answer`: a new session at level `full` to its first answer, beside the same at
 /// level `none`. `confined_added`: what the level adds, round by round. `bwrap_exec`: what
 /// bubblewrap adds to the start of the bare interpreter, beside what the level adds.
-pub fn first_answers(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn first_answers(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start_by(StartBy::Exec).await?;
+        let bench = BenchNode::start_by(StartMethod::Exec).await?;
         let bwrap = bwrap_is_there();
         let (mut full, mut none, mut added, mut wrapped) = (vec![], vec![], vec![], vec![]);
         // The first one compiles the worker's files for this interpreter.
@@ -61,7 +61,7 @@ pub fn first_answers(plan: &Plan) -> Result<Vec<Figure>> {
 
 /// The first answers at level `none` and at level `full`. Which comes first changes from round to
 /// round: neither is to gain by what the other left behind.
-async fn both(bench: &Bench, full_first: bool) -> Result<(Duration, Duration)> {
+async fn both(bench: &BenchNode, full_first: bool) -> Result<(Duration, Duration)> {
     if full_first {
         let full = first_answer(bench, Isolation::Full).await?;
         return Ok((first_answer(bench, Isolation::None).await?, full));
@@ -70,7 +70,7 @@ async fn both(bench: &Bench, full_first: bool) -> Result<(Duration, Duration)> {
     Ok((none, first_answer(bench, Isolation::Full).await?))
 }
 
-async fn first_answer(bench: &Bench, level: Isolation) -> Result<Duration> {
+async fn first_answer(bench: &BenchNode, level: Isolation) -> Result<Duration> {
     let wanted = CreateSession { turn: Some(turn("1+1")), ..at_level(level) };
     let started = Instant::now();
     let created = bench.client.create_session(&wanted).await?;
@@ -87,9 +87,9 @@ fn at_level(level: Isolation) -> CreateSession {
 }
 
 /// `confined_warm_turn`: `1+1` in a session at level `full`, beside one at level `none`.
-pub fn warm_turns(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn warm_turns(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let none = warm_session(&bench, Isolation::None).await?;
         let full = warm_session(&bench, Isolation::Full).await?;
         let (mut bare, mut confined) = (vec![], vec![]);
@@ -101,7 +101,7 @@ pub fn warm_turns(plan: &Plan) -> Result<Vec<Figure>> {
     })
 }
 
-async fn warm_session(bench: &Bench, level: Isolation) -> Result<SessionId> {
+async fn warm_session(bench: &BenchNode, level: Isolation) -> Result<SessionId> {
     let session = bench.client.create_session(&at_level(level)).await?.session.id;
     for _ in 0..WARM_UP_ROUNDS {
         bench.run(&session, "1+1").await?;
@@ -109,7 +109,11 @@ async fn warm_session(bench: &Bench, level: Isolation) -> Result<SessionId> {
     Ok(session)
 }
 
-async fn warm_part(bench: &Bench, session: &SessionId, times: &mut Vec<Duration>) -> Result<()> {
+async fn warm_part(
+    bench: &BenchNode,
+    session: &SessionId,
+    times: &mut Vec<Duration>,
+) -> Result<()> {
     for _ in 0..WARM_PART {
         let started = Instant::now();
         let turn = bench.run(session, "1+1").await?;

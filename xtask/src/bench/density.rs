@@ -17,11 +17,11 @@ use windlass_client::Client;
 use windlass_protocol::SessionId;
 use windlass_protocol::api::CreateSession;
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::Figure;
 use super::node::{block_on, program, turn};
 use crate::machine::{Tree, memcg_mib, pss_mib, pss_mib_of};
-use crate::start::{Environment, StartBy, StartNode};
+use crate::start::{MeasuredNode, PythonEnvironment, StartMethod};
 
 /// Sessions that are being made at once.
 const AT_ONCE: usize = 8;
@@ -29,11 +29,11 @@ const AT_ONCE: usize = 8;
 /// How often a long run says how far it is.
 const SAID_EVERY: usize = 250;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let count = plan.rounds(plan.sessions);
     block_on(async {
-        let environment = Environment::with_pandas()?;
-        let node = StartNode::start(program()?, plan.start, environment).await?;
+        let environment = PythonEnvironment::with_pandas()?;
+        let node = MeasuredNode::start(program()?, plan.start, environment).await?;
         let began = Instant::now();
         let sessions = create_all(&node, count).await?;
         let rate = count as f64 / began.elapsed().as_secs_f64();
@@ -46,13 +46,13 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
 }
 
 /// A session, and the number that is in its variable `own`.
-struct Numbered {
+struct NumberedSession {
     id: SessionId,
     number: usize,
     keeper: u32,
 }
 
-async fn create_all(node: &StartNode, count: usize) -> Result<Vec<Numbered>> {
+async fn create_all(node: &MeasuredNode, count: usize) -> Result<Vec<NumberedSession>> {
     let next = Arc::new(AtomicUsize::new(0));
     let mut makers = JoinSet::new();
     for _ in 0..AT_ONCE.min(count) {
@@ -79,7 +79,7 @@ async fn create_all(node: &StartNode, count: usize) -> Result<Vec<Numbered>> {
     Ok(sessions)
 }
 
-async fn create_one(client: &Client, interpreter: &str, number: usize) -> Result<Numbered> {
+async fn create_one(client: &Client, interpreter: &str, number: usize) -> Result<NumberedSession> {
     let code = format!("import numpy, pandas\nown = {number}\nown + 1");
     let wanted = CreateSession {
         interpreter: Some(interpreter.to_owned()),
@@ -92,15 +92,15 @@ async fn create_one(client: &Client, interpreter: &str, number: usize) -> Result
     ensure!(answer == format!("{}\n", number + 1), "session number {number} answered {answer:?}");
     let id = created.session.id;
     let keeper = client.session(&id).await?.keeper_pid.context("the session has no keeper")?;
-    Ok(Numbered { id, number, keeper })
+    Ok(NumberedSession { id, number, keeper })
 }
 
 /// A pool that is empty for a moment gives way to its zygote; never to an interpreter of its own.
-async fn check_starts(node: &StartNode, sessions: &[Numbered]) -> Result<()> {
-    let allowed: &[StartBy] = match node.start {
-        StartBy::Exec => &[StartBy::Exec],
-        StartBy::Zygote => &[StartBy::Zygote],
-        StartBy::Pool => &[StartBy::Pool, StartBy::Zygote],
+async fn check_starts(node: &MeasuredNode, sessions: &[NumberedSession]) -> Result<()> {
+    let allowed: &[StartMethod] = match node.start {
+        StartMethod::Exec => &[StartMethod::Exec],
+        StartMethod::Zygote => &[StartMethod::Zygote],
+        StartMethod::Pool => &[StartMethod::Pool, StartMethod::Zygote],
     };
     for session in sessions {
         node.check_started(&session.id, allowed).await?;
@@ -108,7 +108,7 @@ async fn check_starts(node: &StartNode, sessions: &[Numbered]) -> Result<()> {
     Ok(())
 }
 
-fn memory(node: &StartNode, sessions: &[Numbered]) -> Result<Vec<Figure>> {
+fn memory(node: &MeasuredNode, sessions: &[NumberedSession]) -> Result<Vec<Figure>> {
     let tree = Tree::now();
     let (mut own, mut charged, mut counted) = (Vec::new(), Vec::new(), BTreeSet::new());
     for session in sessions {
@@ -136,7 +136,7 @@ fn memory(node: &StartNode, sessions: &[Numbered]) -> Result<Vec<Figure>> {
 
 /// Every session is asked for what only it knows, one after the other. A wrong answer is counted, and
 /// said for the first of them.
-async fn answers(client: &Client, sessions: &[Numbered]) -> Vec<Figure> {
+async fn answers(client: &Client, sessions: &[NumberedSession]) -> Vec<Figure> {
     let (mut times, mut right) = (Vec::<Duration>::new(), 0_usize);
     for session in sessions {
         let started = Instant::now();

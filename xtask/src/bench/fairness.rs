@@ -8,9 +8,9 @@ use anyhow::{Result, ensure};
 use windlass_protocol::api::SubmitTurn;
 use windlass_protocol::{Outcome, SessionId};
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on, turn};
+use super::node::{BenchNode, block_on, turn};
 
 /// Sessions that compute all the time.
 const BUSY: usize = 4;
@@ -24,9 +24,9 @@ const WORK_ROUNDS: usize = 10;
 
 const WARM_UP_ROUNDS: usize = 300;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let session = bench.session().await?;
         times(&bench, &session, BRIEF, WARM_UP_ROUNDS).await?;
         let (briefs, works) = (plan.rounds(BRIEF_ROUNDS), plan.rounds(WORK_ROUNDS));
@@ -50,7 +50,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
 }
 
 async fn times(
-    bench: &Bench,
+    bench: &BenchNode,
     session: &SessionId,
     code: &str,
     rounds: usize,

@@ -10,8 +10,8 @@ use windlass_protocol::api::{CloseQuery, CreateSession};
 
 use super::figure::{Figure, millis};
 use super::node::{block_on, program, turn};
-use super::{Plan, python};
-use crate::start::{Environment, StartBy, StartNode};
+use super::{BenchPlan, python};
+use crate::start::{MeasuredNode, PythonEnvironment, StartMethod};
 
 /// An interpreter starts in tens of milliseconds, one that imports pandas in hundreds.
 const EXEC_ROUNDS: usize = 40;
@@ -28,41 +28,43 @@ const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 const BARE: &str = "1+1";
 const WITH_PANDAS: &str = "import numpy, pandas\n1+1";
 
-pub fn exec(plan: &Plan) -> Result<Vec<Figure>> {
-    let bare = measure(plan, StartBy::Exec, &Case::bare(), EXEC_ROUNDS)?;
-    let pandas = measure(plan, StartBy::Exec, &Case::with_pandas()?, EXEC_PANDAS_ROUNDS)?;
+pub fn exec(plan: &BenchPlan) -> Result<Vec<Figure>> {
+    let bare = measure(plan, StartMethod::Exec, &FirstAnswerCase::bare(), EXEC_ROUNDS)?;
+    let pandas =
+        measure(plan, StartMethod::Exec, &FirstAnswerCase::with_pandas()?, EXEC_PANDAS_ROUNDS)?;
     Ok(vec![bare, pandas])
 }
 
-pub fn zygote(plan: &Plan) -> Result<Vec<Figure>> {
-    let bare = measure(plan, StartBy::Zygote, &Case::bare(), FORK_ROUNDS)?;
-    let pandas = measure(plan, StartBy::Zygote, &Case::with_pandas()?, FORK_ROUNDS)?;
+pub fn zygote(plan: &BenchPlan) -> Result<Vec<Figure>> {
+    let bare = measure(plan, StartMethod::Zygote, &FirstAnswerCase::bare(), FORK_ROUNDS)?;
+    let pandas = measure(plan, StartMethod::Zygote, &FirstAnswerCase::with_pandas()?, FORK_ROUNDS)?;
     Ok(vec![bare, pandas])
 }
 
-pub fn pool(plan: &Plan) -> Result<Vec<Figure>> {
-    let bare = measure(plan, StartBy::Pool, &Case::bare(), FORK_ROUNDS)?;
-    let pandas = measure(plan, StartBy::Pool, &Case::with_pandas()?, FORK_ROUNDS)?;
-    let own = measure(plan, StartBy::Pool, &Case::with_own_workspace()?, FORK_ROUNDS)?;
+pub fn pool(plan: &BenchPlan) -> Result<Vec<Figure>> {
+    let bare = measure(plan, StartMethod::Pool, &FirstAnswerCase::bare(), FORK_ROUNDS)?;
+    let pandas = measure(plan, StartMethod::Pool, &FirstAnswerCase::with_pandas()?, FORK_ROUNDS)?;
+    let own =
+        measure(plan, StartMethod::Pool, &FirstAnswerCase::with_own_workspace()?, FORK_ROUNDS)?;
     Ok(vec![bare, pandas, own])
 }
 
 /// What is asked for, of which interpreter.
-struct Case {
-    environment: Environment,
+struct FirstAnswerCase {
+    environment: PythonEnvironment,
     code: &'static str,
     suffix: &'static str,
     workspace: Option<tempfile::TempDir>,
 }
 
-impl Case {
+impl FirstAnswerCase {
     fn bare() -> Self {
-        let environment = Environment::bare(python::path());
+        let environment = PythonEnvironment::bare(python::path());
         Self { environment, code: BARE, suffix: "", workspace: None }
     }
 
     fn with_pandas() -> Result<Self> {
-        let environment = Environment::with_pandas()?;
+        let environment = PythonEnvironment::with_pandas()?;
         Ok(Self { environment, code: WITH_PANDAS, suffix: "_np", workspace: None })
     }
 
@@ -76,10 +78,15 @@ impl Case {
     }
 }
 
-fn measure(plan: &Plan, start: StartBy, case: &Case, rounds: usize) -> Result<Figure> {
+fn measure(
+    plan: &BenchPlan,
+    start: StartMethod,
+    case: &FirstAnswerCase,
+    rounds: usize,
+) -> Result<Figure> {
     let name = format!("first_answer_{}{}", start.as_str(), case.suffix);
     let times = block_on(async {
-        let node = StartNode::start(program()?, start, case.environment.clone()).await?;
+        let node = MeasuredNode::start(program()?, start, case.environment.clone()).await?;
         let mut times = Vec::new();
         for round in 0..WARM_UP_ROUNDS + plan.rounds(rounds) {
             let took = first_answer(&node, case).await?;
@@ -97,7 +104,7 @@ fn measure(plan: &Plan, start: StartBy, case: &Case, rounds: usize) -> Result<Fi
     Ok(Figure::of_times(&name, &times).beside(&millis(&bare)))
 }
 
-async fn first_answer(node: &StartNode, case: &Case) -> Result<Duration> {
+async fn first_answer(node: &MeasuredNode, case: &FirstAnswerCase) -> Result<Duration> {
     let wanted = CreateSession {
         interpreter: Some(node.interpreter()),
         workspace: case.workspace(),
@@ -115,7 +122,7 @@ async fn first_answer(node: &StartNode, case: &Case) -> Result<Duration> {
 }
 
 /// The same interpreter, alone and free, to the first byte of its answer.
-fn bare_start(case: &Case) -> Result<Duration> {
+fn bare_start(case: &FirstAnswerCase) -> Result<Duration> {
     let mut command = python::command_of(&case.environment.interpreter);
     let code = case.code.replace("1+1", "print(1+1)");
     python::first_byte(command.args(["-c", &code]))

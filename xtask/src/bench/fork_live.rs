@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use windlass_protocol::api::{CloseQuery, CreateSession};
 use windlass_protocol::{Outcome, SessionId};
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::{Figure, millis};
 use super::node::{block_on, program, turn};
-use crate::start::{Door, Environment, StartNode};
+use crate::start::{JsonConnection, MeasuredNode, PythonEnvironment};
 
 const ROUNDS: usize = 40;
 
@@ -27,19 +27,19 @@ const BYTES: usize = ROWS * 10 * 8;
 
 const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let environment = Environment::with_pandas()?;
-        let node = StartNode::start(program()?, plan.start, environment).await?;
+        let environment = PythonEnvironment::with_pandas()?;
+        let node = MeasuredNode::start(program()?, plan.start, environment).await?;
         let mut session = with_table(&node).await?;
-        let mut door = node.door().await?;
+        let mut connection = node.connection().await?;
         let mut times = Vec::new();
         for round in 0..WARM_UP_ROUNDS + plan.rounds(ROUNDS) {
             if round > 0 && round % OF_ONE == 0 {
                 node.client.close_session(&session, AT_ONCE).await?;
                 session = with_table(&node).await?;
             }
-            let Some(took) = fork(&node, &mut door, &session).await? else {
+            let Some(took) = fork(&node, &mut connection, &session).await? else {
                 eprintln!("this node cannot fork a live session: no fork_live");
                 return Ok(Vec::new());
             };
@@ -52,7 +52,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     })
 }
 
-async fn with_table(node: &StartNode) -> Result<SessionId> {
+async fn with_table(node: &MeasuredNode) -> Result<SessionId> {
     let code = format!("import numpy, pandas\ndf = pandas.DataFrame(numpy.ones(({ROWS}, 10)))");
     let wanted = CreateSession {
         interpreter: Some(node.interpreter()),
@@ -66,10 +66,14 @@ async fn with_table(node: &StartNode) -> Result<SessionId> {
 }
 
 /// The time of one fork; none where the node has no such thing. The twin is gone when this returns.
-async fn fork(node: &StartNode, door: &mut Door, session: &SessionId) -> Result<Option<Duration>> {
+async fn fork(
+    node: &MeasuredNode,
+    connection: &mut JsonConnection,
+    session: &SessionId,
+) -> Result<Option<Duration>> {
     let started = Instant::now();
     let (status, said) =
-        door.ask("POST", &format!("/v1/sessions/{session}/fork"), &json!({})).await?;
+        connection.ask("POST", &format!("/v1/sessions/{session}/fork"), &json!({})).await?;
     if status == 404 {
         return Ok(None);
     }

@@ -10,20 +10,20 @@ use windlass_protocol::event::EventKind;
 use windlass_protocol::{Outcome, SessionId};
 use windlass_testkit::{turn_ended, wait_for_event};
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::Figure;
-use super::node::{Bench, block_on};
+use super::node::{BenchNode, block_on};
 
 const ROUNDS: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let kinds = [
         ("interrupt_sleep", "import time; print('go'); time.sleep(60)"),
         ("interrupt_busy", "print('go')\nwhile True: pass"),
     ];
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let session = bench.session().await?;
         let mut figures = Vec::new();
         for (name, code) in kinds {
@@ -37,7 +37,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     })
 }
 
-async fn one(bench: &Bench, session: &SessionId, code: &str) -> Result<Duration> {
+async fn one(bench: &BenchNode, session: &SessionId, code: &str) -> Result<Duration> {
     let before = bench.client.session(session).await?.seq;
     let submit = SubmitTurn { code: code.to_owned(), ..SubmitTurn::default() };
     let turn = bench.client.submit_turn(session, &submit).await?;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use windlass_testkit::TestNode;
 
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on, program};
-use super::{Plan, python};
+use super::node::{BenchNode, block_on, program};
+use super::{BenchPlan, python};
 use crate::machine::pss_mib;
 
 const STARTS: usize = 40;
@@ -77,7 +77,7 @@ impl Drop for Bridge {
     }
 }
 
-pub fn starts(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn starts(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let nobody = TestNode::builder(program()?).prepare()?;
     let mut times = Vec::new();
     for _ in 0..plan.rounds(STARTS) {
@@ -91,9 +91,9 @@ pub fn starts(plan: &Plan) -> Result<Vec<Figure>> {
     Ok(vec![Figure::of_times("mcp_tools_list", &times)])
 }
 
-pub fn turns(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn turns(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let mut bridge = Bridge::start(&bench.node)?;
         let session = bench.session().await?;
         let (mut by_bridge, mut by_client) = (Vec::new(), Vec::new());

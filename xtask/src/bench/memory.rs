@@ -6,16 +6,16 @@ use std::process::Stdio;
 use anyhow::{Context, Result};
 
 use super::figure::Figure;
-use super::node::{Bench, block_on};
-use super::{Plan, python};
+use super::node::{BenchNode, block_on};
+use super::{BenchPlan, python};
 use crate::machine::{Tree, pss_mib, pss_mib_of};
-use crate::start::StartBy;
+use crate::start::StartMethod;
 
 const SESSIONS: usize = 20;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start_by(StartBy::Exec).await?;
+        let bench = BenchNode::start_by(StartMethod::Exec).await?;
         let mut keepers = Vec::new();
         for _ in 0..plan.rounds(SESSIONS) {
             let session = bench.session().await?;

@@ -27,35 +27,38 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use self::figure::Figure;
-use crate::Verdict;
-use crate::start::StartBy;
+use crate::RunVerdict;
+use crate::start::StartMethod;
 
 /// A measurement: the figures it gives and how it takes them.
-struct Bench {
+struct Measurement {
     figures: &'static [&'static str],
     measure: Measure,
 }
 
-type Measure = fn(&Plan) -> Result<Vec<Figure>>;
+type Measure = fn(&BenchPlan) -> Result<Vec<Figure>>;
 
 /// Every measurement, in the order they run.
-const BENCHES: &[Bench] = &[
-    Bench { figures: &["bare_pipe"], measure: bare_pipe::measure },
-    Bench { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
-    Bench { figures: &["turns_per_s_1"], measure: throughput::one },
-    Bench { figures: &["turns_per_s_10"], measure: throughput::ten },
-    Bench { figures: &["turns_per_s_100"], measure: throughput::hundred },
-    Bench { figures: &["first_answer_exec", "first_answer_exec_np"], measure: first_answer::exec },
-    Bench {
+const BENCHES: &[Measurement] = &[
+    Measurement { figures: &["bare_pipe"], measure: bare_pipe::measure },
+    Measurement { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
+    Measurement { figures: &["turns_per_s_1"], measure: throughput::one },
+    Measurement { figures: &["turns_per_s_10"], measure: throughput::ten },
+    Measurement { figures: &["turns_per_s_100"], measure: throughput::hundred },
+    Measurement {
+        figures: &["first_answer_exec", "first_answer_exec_np"],
+        measure: first_answer::exec,
+    },
+    Measurement {
         figures: &["first_answer_zygote", "first_answer_zygote_np"],
         measure: first_answer::zygote,
     },
-    Bench {
+    Measurement {
         figures: &["first_answer_pool", "first_answer_pool_np", "first_answer_pool_np_own"],
         measure: first_answer::pool,
     },
-    Bench { figures: &["fork_live"], measure: fork_live::measure },
-    Bench {
+    Measurement { figures: &["fork_live"], measure: fork_live::measure },
+    Measurement {
         figures: &[
             "idle_session_mib",
             "idle_session_shared_mib",
@@ -68,23 +71,29 @@ const BENCHES: &[Bench] = &[
         ],
         measure: density::measure,
     },
-    Bench {
+    Measurement {
         figures: &["confined_first_answer", "confined_added", "bwrap_exec"],
         measure: confined::first_answers,
     },
-    Bench { figures: &["confined_warm_turn"], measure: confined::warm_turns },
-    Bench { figures: &["interrupt_sleep", "interrupt_busy"], measure: interrupt::measure },
-    Bench { figures: &["output_rate", "output_rss_growth_mib"], measure: output::measure },
-    Bench { figures: &["kill_recovery", "kill_lost_bytes"], measure: recovery::measure },
-    Bench { figures: &["session_mib", "node_mib"], measure: memory::measure },
-    Bench {
+    Measurement { figures: &["confined_warm_turn"], measure: confined::warm_turns },
+    Measurement { figures: &["interrupt_sleep", "interrupt_busy"], measure: interrupt::measure },
+    Measurement { figures: &["output_rate", "output_rss_growth_mib"], measure: output::measure },
+    Measurement { figures: &["kill_recovery", "kill_lost_bytes"], measure: recovery::measure },
+    Measurement { figures: &["session_mib", "node_mib"], measure: memory::measure },
+    Measurement {
         figures: &["tool_round_trip", "tool_950kb", "tool_38_concurrent"],
         measure: tools::measure,
     },
-    Bench { figures: &["mcp_tools_list"], measure: mcp::starts },
-    Bench { figures: &["mcp_turn", "mcp_added_latency", "mcp_bridge_mib"], measure: mcp::turns },
-    Bench { figures: &["turn_beside_busy", "work_beside_busy"], measure: fairness::measure },
-    Bench { figures: &["neighbour_quiet_p95", "neighbour_bombed_p95"], measure: bombs::measure },
+    Measurement { figures: &["mcp_tools_list"], measure: mcp::starts },
+    Measurement {
+        figures: &["mcp_turn", "mcp_added_latency", "mcp_bridge_mib"],
+        measure: mcp::turns,
+    },
+    Measurement { figures: &["turn_beside_busy", "work_beside_busy"], measure: fairness::measure },
+    Measurement {
+        figures: &["neighbour_quiet_p95", "neighbour_bombed_p95"],
+        measure: bombs::measure,
+    },
 ];
 
 #[derive(Debug, clap::Args)]
@@ -106,8 +115,8 @@ pub struct Args {
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     sessions: u32,
     /// How the sessions of idle_session_*, sessions_answering* and fork_live start
-    #[arg(long, value_enum, default_value_t = StartBy::Pool)]
-    start: StartBy,
+    #[arg(long, value_enum, default_value_t = StartMethod::Pool)]
+    start: StartMethod,
     /// Fewer rounds: shows that it works, not how well
     #[arg(long)]
     quick: bool,
@@ -119,10 +128,10 @@ pub struct Args {
 
 /// How much to measure.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan {
+pub struct BenchPlan {
     effort: Effort,
     sessions: usize,
-    start: StartBy,
+    start: StartMethod,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +141,7 @@ enum Effort {
     Rounds(usize),
 }
 
-impl Plan {
+impl BenchPlan {
     /// `full` rounds, a tenth of them in a quick run, or as many as were asked for.
     fn rounds(self, full: usize) -> usize {
         match self.effort {
@@ -143,7 +152,7 @@ impl Plan {
     }
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     if cfg!(debug_assertions) {
         return run_as_release();
     }
@@ -158,7 +167,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         true => promised::is_promised(figure),
         false => args.names.is_empty() || args.names.iter().any(|name| name == figure),
     };
-    let plan = Plan {
+    let plan = BenchPlan {
         effort: match args.rounds {
             Some(rounds) => Effort::Rounds(usize::try_from(rounds)?),
             None if args.quick => Effort::Quick,
@@ -176,7 +185,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let chosen = BENCHES.iter().filter(|bench| bench.figures.iter().any(|name| asked(name)));
     let measures = chosen.map(|bench| bench.measure);
     let peers: &[Measure] = if args.peers { &[peers::bwrap_pythons, peers::jupyter] } else { &[] };
-    let mut verdict = Verdict::Good;
+    let mut verdict = RunVerdict::Good;
     let mut taken = Vec::new();
     for (measure, is_peer) in
         measures.map(|own| (own, false)).chain(peers.iter().map(|peer| (*peer, true)))
@@ -193,25 +202,25 @@ pub fn run(args: &Args) -> Result<Verdict> {
             }
             Err(error) => {
                 eprintln!("error: {error:#}");
-                verdict = Verdict::Bad;
+                verdict = RunVerdict::Bad;
             }
         }
     }
     match args.promised {
-        true if promised::judge(&taken) == Verdict::Bad => Ok(Verdict::Bad),
+        true if promised::judge(&taken) == RunVerdict::Bad => Ok(RunVerdict::Bad),
         _ => Ok(verdict),
     }
 }
 
 /// The client in this process is half of what is measured, so it is built like the node is.
-fn run_as_release() -> Result<Verdict> {
+fn run_as_release() -> Result<RunVerdict> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .args(["run", "--release", "--quiet", "--package", "xtask", "--"])
         .args(std::env::args_os().skip(1))
         .status()
         .context("cannot run cargo")?;
-    Ok(if status.success() { Verdict::Good } else { Verdict::Bad })
+    Ok(if status.success() { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
 fn print(figure: &Figure, json: bool) -> Result<()> {

@@ -11,7 +11,7 @@ use windlass_protocol::api::{CreateSession, SubmitTurn, Turn};
 use windlass_testkit::{TestNode, TestNodeBuilder};
 
 use super::python;
-use crate::start::{START, StartBy};
+use crate::start::{START, StartMethod};
 use crate::workspace;
 
 /// How long one reply may wait.
@@ -37,19 +37,19 @@ pub fn program() -> Result<PathBuf> {
 }
 
 /// A node with one client.
-pub struct Bench {
+pub struct BenchNode {
     pub node: TestNode,
     pub client: Client,
 }
 
-impl Bench {
+impl BenchNode {
     pub async fn start() -> Result<Self> {
         Self::started(TestNode::builder(program()?)).await
     }
 
     /// A node that starts its sessions in this way. Only exec is certain here: what else there is to
     /// be ready for, and to be checked, is `crate::start`'s.
-    pub async fn start_by(start: StartBy) -> Result<Self> {
+    pub async fn start_by(start: StartMethod) -> Result<Self> {
         Self::started(TestNode::builder(program()?).env(START, start.as_str())).await
     }
 

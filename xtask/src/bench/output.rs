@@ -13,13 +13,13 @@ use windlass_protocol::Outcome;
 use windlass_testkit::processes::rss_bytes;
 
 use super::figure::Figure;
-use super::node::{Bench, block_on};
-use super::{Effort, Plan, python};
+use super::node::{BenchNode, block_on};
+use super::{BenchPlan, Effort, python};
 
 const MIB: f64 = 1024.0 * 1024.0;
 const ROUNDS: usize = 3;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let mebibytes = match plan.effort {
         Effort::Full | Effort::Rounds(_) => 1024,
         Effort::Quick => 128,
@@ -30,9 +30,9 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     block_on(async {
         let (mut rates, mut bare, mut growths) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let bench = Bench::start().await?;
+            let bench = BenchNode::start().await?;
             let session = bench.session().await?;
-            let watch = Watch::start(bench.node.pid())?;
+            let watch = MemoryWatch::start(bench.node.pid())?;
             let started = Instant::now();
             let turn = bench.run(&session, &code).await?;
             let took = started.elapsed();
@@ -70,14 +70,14 @@ fn discarding_rate(code: &str, mebibytes: u64) -> Result<f64> {
 }
 
 /// Watches a process's memory from a thread until told to end.
-struct Watch {
+struct MemoryWatch {
     before: u64,
     most: Arc<AtomicU64>,
     done: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,
 }
 
-impl Watch {
+impl MemoryWatch {
     fn start(pid: u32) -> Result<Self> {
         let before = rss_bytes(pid).context("the node is gone")?;
         let most = Arc::new(AtomicU64::new(before));

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::figure::{Figure, millis};
-use super::{Plan, python};
-use crate::start::Environment;
+use super::{BenchPlan, python};
+use crate::start::PythonEnvironment;
 
 /// Prints one JSON object: lists of milliseconds by figure, and mebibytes.
 const SCRIPT: &str = include_str!("jupyter.py");
@@ -20,14 +20,14 @@ const BWRAP_ROUNDS: usize = 40;
 const BWRAP_PANDAS_ROUNDS: usize = 15;
 
 #[derive(Debug, Deserialize)]
-struct Measured {
+struct JupyterSamples {
     warm_turn: Vec<f64>,
     first_answer: Vec<f64>,
     interrupt_sleep: Vec<f64>,
     session_mib: Vec<f64>,
 }
 
-pub fn jupyter(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn jupyter(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let venv = prepare()?;
     let output = Command::new(venv.join("bin/python"))
         .args(["-c", SCRIPT, &plan.rounds(ROUNDS).to_string()])
@@ -37,7 +37,7 @@ pub fn jupyter(plan: &Plan) -> Result<Vec<Figure>> {
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the Jupyter measurement failed: {said}");
-    let measured: Measured = serde_json::from_slice(&output.stdout).context("no figures")?;
+    let measured: JupyterSamples = serde_json::from_slice(&output.stdout).context("no figures")?;
     Ok(vec![
         Figure::of("jupyter_warm_turn", "ms", &measured.warm_turn),
         Figure::of("jupyter_first_answer", "ms", &measured.first_answer),
@@ -47,8 +47,8 @@ pub fn jupyter(plan: &Plan) -> Result<Vec<Figure>> {
 }
 
 /// `bwrap_python` and `bwrap_python_np`, each beside the same interpreter without a sandbox.
-pub fn bwrap_pythons(plan: &Plan) -> Result<Vec<Figure>> {
-    let pandas = Environment::with_pandas()?.interpreter;
+pub fn bwrap_pythons(plan: &BenchPlan) -> Result<Vec<Figure>> {
+    let pandas = PythonEnvironment::with_pandas()?.interpreter;
     Ok(vec![
         bwrap_python("bwrap_python", &python::path(), "print(1+1)", plan.rounds(BWRAP_ROUNDS))?,
         bwrap_python(

@@ -9,9 +9,9 @@ use windlass_protocol::Outcome;
 use windlass_protocol::api::{CreateSession, OutputQuery, SubmitTurn, TurnQuery};
 use windlass_testkit::turn_ended;
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::Figure;
-use super::node::{Bench, block_on, create};
+use super::node::{BenchNode, block_on, create};
 
 const KILLS: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -21,10 +21,10 @@ const QUOTA_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 /// The longest time between two kills.
 const PAUSE_MAX_MS: u64 = 60;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
         let kills = plan.rounds(KILLS);
-        let mut bench = Bench::start().await?;
+        let mut bench = BenchNode::start().await?;
         // All of a long run stays readable.
         let create = CreateSession { output_quota_bytes: Some(QUOTA_BYTES), ..create() };
         let session = bench.client.create_session(&create).await?.session.id;
@@ -62,7 +62,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
 
 /// How many bytes of the output differ from what was printed.
 async fn wrong_bytes(
-    bench: &Bench,
+    bench: &BenchNode,
     session: &windlass_protocol::SessionId,
     turn: &str,
 ) -> Result<f64> {

@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 use windlass_client::Client;
 use windlass_protocol::SessionId;
 
-use super::Plan;
-use super::bare_pipe::Loop;
+use super::BenchPlan;
+use super::bare_pipe::PythonLoop;
 use super::figure::Figure;
-use super::node::{Bench, block_on, turn};
+use super::node::{BenchNode, block_on, turn};
 
 /// Both sides are measured in turns of this many parts, so that a noisy moment hits both.
 const PARTS: usize = 5;
@@ -27,28 +27,30 @@ const TENTH: Duration = Duration::from_millis(100);
 /// Turns of each session, or lines of each loop, before the first that counts.
 const WARM_UP_ROUNDS: usize = 50;
 
-pub fn one(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn one(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(side_by_side(1, plan))
 }
 
-pub fn ten(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn ten(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(side_by_side(10, plan))
 }
 
-pub fn hundred(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn hundred(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(side_by_side(100, plan))
 }
 
-async fn side_by_side(width: usize, plan: &Plan) -> Result<Vec<Figure>> {
+async fn side_by_side(width: usize, plan: &BenchPlan) -> Result<Vec<Figure>> {
     let time = TENTH * u32::try_from(plan.rounds(TENTHS))?;
-    let bench = Bench::start().await?;
+    let bench = BenchNode::start().await?;
     let mut sessions = Vec::new();
     for _ in 0..width {
-        let session = Session { client: bench.node.client().await?, id: bench.session().await? };
-        sessions.push(Driven::Session(session));
+        let session =
+            SessionDriver { client: bench.node.client().await?, id: bench.session().await? };
+        sessions.push(Responder::SessionDriver(session));
     }
-    let mut loops =
-        (0..width).map(|_| Pipe::start().map(Driven::Pipe)).collect::<Result<Vec<_>>>()?;
+    let mut loops = (0..width)
+        .map(|_| AsyncPipe::start().map(Responder::AsyncPipe))
+        .collect::<Result<Vec<_>>>()?;
     warm_up(&mut sessions).await?;
     warm_up(&mut loops).await?;
     let (mut turns, mut lines) = (Vec::new(), Vec::new());
@@ -60,21 +62,21 @@ async fn side_by_side(width: usize, plan: &Plan) -> Result<Vec<Figure>> {
 }
 
 /// One that answers: both sides are driven by the same code.
-enum Driven {
-    Session(Session),
-    Pipe(Pipe),
+enum Responder {
+    SessionDriver(SessionDriver),
+    AsyncPipe(AsyncPipe),
 }
 
-impl Driven {
+impl Responder {
     async fn round(&mut self) -> Result<()> {
         match self {
-            Self::Session(session) => session.round().await,
-            Self::Pipe(pipe) => pipe.round().await,
+            Self::SessionDriver(session) => session.round().await,
+            Self::AsyncPipe(pipe) => pipe.round().await,
         }
     }
 }
 
-async fn warm_up(all: &mut [Driven]) -> Result<()> {
+async fn warm_up(all: &mut [Responder]) -> Result<()> {
     for one in all {
         for _ in 0..WARM_UP_ROUNDS {
             one.round().await?;
@@ -84,7 +86,7 @@ async fn warm_up(all: &mut [Driven]) -> Result<()> {
 }
 
 /// Answers per second of all together, each in a closed loop.
-async fn rate(all: &mut Vec<Driven>, time: Duration) -> Result<f64> {
+async fn rate(all: &mut Vec<Responder>, time: Duration) -> Result<f64> {
     let mut loops = JoinSet::new();
     let began = Instant::now();
     for mut one in all.drain(..) {
@@ -106,12 +108,12 @@ async fn rate(all: &mut Vec<Driven>, time: Duration) -> Result<f64> {
     Ok(rounds as f64 / began.elapsed().as_secs_f64())
 }
 
-struct Session {
+struct SessionDriver {
     client: Client,
     id: SessionId,
 }
 
-impl Session {
+impl SessionDriver {
     async fn round(&mut self) -> Result<()> {
         let turn = self.client.submit_turn(&self.id, &turn("1+1")).await?;
         ensure!(turn.output.text == "2\n", "the turn answered {:?}", turn.output.text);
@@ -120,16 +122,16 @@ impl Session {
 }
 
 /// A bare loop with its pipes in this runtime.
-struct Pipe {
-    _loop: Loop,
+struct AsyncPipe {
+    _loop: PythonLoop,
     stdin: Sender,
     stdout: BufReader<Receiver>,
     answer: String,
 }
 
-impl Pipe {
+impl AsyncPipe {
     fn start() -> Result<Self> {
-        let (of, stdin, stdout) = Loop::start()?;
+        let (of, stdin, stdout) = PythonLoop::start()?;
         let ends = Sender::from_owned_fd(stdin.into())
             .and_then(|stdin| Ok((stdin, Receiver::from_owned_fd(stdout.into())?)));
         let (stdin, stdout) = ends.context("cannot wait for the loop's pipes")?;

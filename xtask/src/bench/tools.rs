@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use windlass_protocol::{Outcome, SessionId};
 
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on};
-use super::{Plan, python};
+use super::node::{BenchNode, block_on};
+use super::{BenchPlan, python};
 use crate::workspace;
 
 /// Both sides of the tool figures.
@@ -45,11 +45,11 @@ async def at_once():
     assert await asyncio.gather(*[tools.wait(ms=100) for _ in range(38)]) == [100] * 38
 ";
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let session = bench.session().await?;
-        let _host = Host::start(&bench, &session)?;
+        let _host = ToolHost::start(&bench, &session)?;
         let ran = bench.run(&session, PRELUDE).await?;
         ensure!(ran.outcome == Some(Outcome::Ok), "the code said {}", ran.output.text);
         let small = |rounds| format!("times({rounds}, lambda: tools.echo(value=1))");
@@ -80,7 +80,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
 }
 
 /// The times that the code took, which it prints as JSON.
-async fn times(bench: &Bench, session: &SessionId, code: &str) -> Result<Vec<Duration>> {
+async fn times(bench: &BenchNode, session: &SessionId, code: &str) -> Result<Vec<Duration>> {
     let submit = windlass_protocol::api::SubmitTurn {
         output_bytes_max: Some(1 << 20),
         ..super::node::turn(&format!("print(json.dumps({code}))"))
@@ -109,12 +109,12 @@ fn script() -> Command {
 }
 
 /// The process that offers the tools; ended on drop.
-struct Host {
+struct ToolHost {
     child: Child,
 }
 
-impl Host {
-    fn start(bench: &Bench, session: &SessionId) -> Result<Self> {
+impl ToolHost {
+    fn start(bench: &BenchNode, session: &SessionId) -> Result<Self> {
         let dirs = bench.node.dirs();
         let mut child = script()
             .args(["host", session.as_str()])
@@ -133,7 +133,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for ToolHost {
     fn drop(&mut self) {
         // Only fails when it has ended already, which is what is wanted.
         let _ = self.child.kill();

@@ -10,8 +10,8 @@ use windlass_protocol::api::SubmitTurn;
 use windlass_protocol::event::EventKind;
 
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on};
-use super::{Plan, bare_pipe};
+use super::node::{BenchNode, block_on};
+use super::{BenchPlan, bare_pipe};
 
 const ROUNDS: usize = 4000;
 const WARM_UP_ROUNDS: usize = 300;
@@ -19,9 +19,9 @@ const WARM_UP_ROUNDS: usize = 300;
 /// Both sides are measured in turns of this many parts, so that a noisy moment hits both.
 const PARTS: usize = 4;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let session = bench.session().await?;
         for _ in 0..WARM_UP_ROUNDS {
             bench.run(&session, "1+1").await?;

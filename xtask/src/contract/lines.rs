@@ -2,18 +2,18 @@
 
 use anyhow::{Result, bail};
 
-use super::report::Case;
+use super::report::TestCase;
 
 /// One promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct ContractLine {
     pub number: u8,
     pub sentence: String,
 }
 
 /// Reads the lines that start with `- NN `, in order. A number that comes twice is an error.
-pub fn parse(text: &str) -> Result<Vec<Line>> {
-    let mut lines: Vec<Line> = Vec::new();
+pub fn parse(text: &str) -> Result<Vec<ContractLine>> {
+    let mut lines: Vec<ContractLine> = Vec::new();
     for line in text.lines() {
         let Some((number, sentence)) =
             line.strip_prefix("- ").and_then(|rest| rest.split_once(' '))
@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Result<Vec<Line>> {
         if lines.iter().any(|line| line.number == number) {
             bail!("the contract has two lines {number:02}");
         }
-        lines.push(Line { number, sentence: sentence.trim().to_owned() });
+        lines.push(ContractLine { number, sentence: sentence.trim().to_owned() });
     }
     if lines.is_empty() {
         bail!("the contract has no lines");
@@ -40,7 +40,7 @@ pub fn number_of(test: &str) -> Option<u8> {
 }
 
 /// Tests that name no line.
-pub fn unknown(cases: &[Case], lines: &[Line]) -> Vec<String> {
+pub fn unknown(cases: &[TestCase], lines: &[ContractLine]) -> Vec<String> {
     let known = |name: &str| {
         number_of(name).is_some_and(|number| lines.iter().any(|line| line.number == number))
     };

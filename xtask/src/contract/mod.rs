@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::lines::Line;
-use self::report::Case;
-use crate::Verdict;
+use self::lines::ContractLine;
+use self::report::TestCase;
+use crate::RunVerdict;
 use crate::load::Load;
 use crate::workspace;
 
@@ -62,14 +62,14 @@ struct Tally {
 
 /// How a line came out of one run: the worst of its tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Came {
+enum LineResult {
     Passed,
     Skipped,
     Failed,
 }
 
-impl Came {
-    fn of(case: &Case) -> Self {
+impl LineResult {
+    fn of(case: &TestCase) -> Self {
         match (case.passed, &case.skipped) {
             (false, _) => Self::Failed,
             (true, Some(_)) => Self::Skipped,
@@ -78,7 +78,7 @@ impl Came {
     }
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let text = fs::read_to_string(workspace::root().join(CONTRACT))
         .with_context(|| format!("cannot read {CONTRACT}"))?;
     let mut lines = lines::parse(&text)?;
@@ -131,7 +131,7 @@ fn nextest() -> Command {
 
 /// Runs the tests once. A failing test is a case like any other; an error here means that nextest
 /// could not run them.
-fn run_once(numbers: &[u8]) -> Result<Vec<Case>> {
+fn run_once(numbers: &[u8]) -> Result<Vec<TestCase>> {
     let report = workspace::root().join(REPORTS).join(PROFILE).join("junit.xml");
     // Nextest writes no report when no test matches: an old one must not speak for this run.
     match fs::remove_file(&report) {
@@ -156,12 +156,12 @@ fn run_once(numbers: &[u8]) -> Result<Vec<Case>> {
 }
 
 /// Adds one run. A line passes when all its tests do; it is skipped when one of them could not run.
-fn tally(tallies: &mut BTreeMap<u8, Tally>, cases: &[Case]) {
-    let mut run: BTreeMap<u8, (Came, Duration)> = BTreeMap::new();
+fn tally(tallies: &mut BTreeMap<u8, Tally>, cases: &[TestCase]) {
+    let mut run: BTreeMap<u8, (LineResult, Duration)> = BTreeMap::new();
     for case in cases {
         let Some(number) = lines::number_of(&case.name) else { continue };
-        let line = run.entry(number).or_insert((Came::Passed, Duration::ZERO));
-        line.0 = line.0.max(Came::of(case));
+        let line = run.entry(number).or_insert((LineResult::Passed, Duration::ZERO));
+        line.0 = line.0.max(LineResult::of(case));
         line.1 += case.time;
         let tally = tallies.entry(number).or_default();
         if !case.passed {
@@ -172,9 +172,9 @@ fn tally(tallies: &mut BTreeMap<u8, Tally>, cases: &[Case]) {
     }
     for (number, (came, time)) in run {
         let tally = tallies.entry(number).or_default();
-        tally.passed += u32::from(came == Came::Passed);
-        tally.skipped += u32::from(came == Came::Skipped);
-        tally.failed += u32::from(came == Came::Failed);
+        tally.passed += u32::from(came == LineResult::Passed);
+        tally.skipped += u32::from(came == LineResult::Skipped);
+        tally.failed += u32::from(came == LineResult::Failed);
         tally.time = tally.time.max(time);
     }
 }
@@ -188,22 +188,22 @@ fn note(list: &mut Vec<(String, String)>, test: &str, reason: &str) {
 
 /// Prints the table, what is wrong with it, and the closing line.
 fn close(
-    lines: &[Line],
+    lines: &[ContractLine],
     tallies: &BTreeMap<u8, Tally>,
     unknown: &[String],
     runs: u32,
     took: Duration,
-) -> Verdict {
+) -> RunVerdict {
     let rows = table::rows(lines, tallies, runs);
     print!("{}", table::render(&rows, runs));
-    let mut verdict = Verdict::Good;
+    let mut verdict = RunVerdict::Good;
     for name in unknown {
         println!("unknown: {name} names no line of {CONTRACT}");
-        verdict = Verdict::Bad;
+        verdict = RunVerdict::Bad;
     }
     for row in &rows {
-        if row.state == table::State::Failed {
-            verdict = Verdict::Bad;
+        if row.state == table::LineState::Failed {
+            verdict = RunVerdict::Bad;
             for (test, reason) in &tallies[&row.number].failures {
                 println!("failed: line {:02}: {test}", row.number);
                 reason.lines().for_each(|line| println!("    {line}"));
@@ -211,22 +211,22 @@ fn close(
         }
     }
     print_skips(tallies);
-    let missing = rows.iter().filter(|row| row.state == table::State::Missing);
+    let missing = rows.iter().filter(|row| row.state == table::LineState::Missing);
     let missing: Vec<String> = missing
         .filter(|row| is_expected(row.number))
         .map(|row| format!("{:02}", row.number))
         .collect();
     if !missing.is_empty() {
         println!("missing, though this release promises them: {}", missing.join(" "));
-        verdict = Verdict::Bad;
+        verdict = RunVerdict::Bad;
     }
     println!("took {:.1} s", took.as_secs_f64());
     let count = |state| rows.iter().filter(|row| row.state == state).count();
     println!(
         "{} passed, {} failed, {} skipped",
-        count(table::State::Passed),
-        count(table::State::Failed),
-        count(table::State::Missing) + count(table::State::Skipped)
+        count(table::LineState::Passed),
+        count(table::LineState::Failed),
+        count(table::LineState::Missing) + count(table::LineState::Skipped)
     );
     verdict
 }
@@ -248,9 +248,9 @@ fn is_expected(number: u8) -> bool {
 mod tests {
     use super::*;
 
-    fn case(name: &str, passed: bool, millis: u64) -> Case {
+    fn case(name: &str, passed: bool, millis: u64) -> TestCase {
         let (time, reason) = (Duration::from_millis(millis), format!("{millis} ms"));
-        Case { name: name.to_owned(), passed, skipped: None, time, reason }
+        TestCase { name: name.to_owned(), passed, skipped: None, time, reason }
     }
 
     #[test]
@@ -275,8 +275,8 @@ mod tests {
     fn a_line_with_a_test_that_could_not_run_is_skipped() {
         let mut tallies = BTreeMap::new();
         let skipped = Some("no disk".to_owned());
-        let without = Case { skipped, ..case("contract_31_full", true, 5) };
-        let also = Case { name: "contract_32_cut".to_owned(), ..without.clone() };
+        let without = TestCase { skipped, ..case("contract_31_full", true, 5) };
+        let also = TestCase { name: "contract_32_cut".to_owned(), ..without.clone() };
         tally(
             &mut tallies,
             &[case("contract_31_a", true, 1), without, case("contract_32_b", false, 1), also],

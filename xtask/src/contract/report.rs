@@ -14,7 +14,7 @@ const SKIP_MARK: &str = "contract-skip: ";
 
 /// One test of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Case {
+pub struct TestCase {
     pub name: String,
     pub passed: bool,
     /// Why the test, or a part of it, could not run here.
@@ -24,13 +24,13 @@ pub struct Case {
     pub reason: String,
 }
 
-pub fn parse(xml: &str) -> Result<Vec<Case>> {
+pub fn parse(xml: &str) -> Result<Vec<TestCase>> {
     // Escaped text has no `<`, so this can only be the element.
     xml.split("<testcase ").skip(1).map(case).collect()
 }
 
 /// Reads what follows `<testcase `, up to the next one.
-fn case(text: &str) -> Result<Case> {
+fn case(text: &str) -> Result<TestCase> {
     let end = text.find('>').context("the report ends within a test")?;
     let (tag, rest) = text.split_at(end);
     let name = attribute(tag, "name").context("a test without a name in the report")?;
@@ -39,7 +39,7 @@ fn case(text: &str) -> Result<Case> {
     let passed = !["<failure", "<error", "<skipped"].iter().any(|element| body.contains(element));
     let time = Duration::try_from_secs_f64(time)?;
     let skipped = skip_reason(body);
-    Ok(Case { name: name.to_owned(), passed, skipped, time, reason: reason(body) })
+    Ok(TestCase { name: name.to_owned(), passed, skipped, time, reason: reason(body) })
 }
 
 /// The first reason that the test gave for not running (`windlass_testkit::skip`).

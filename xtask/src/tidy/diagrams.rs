@@ -10,7 +10,7 @@ use syn::visit::{self, Visit};
 use super::finding::{Finding, Severity};
 use super::markdown::{self, Block, Kind};
 use super::rust::RustFile;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
 /// A finding is this, until the tree has none.
 pub const SEVERITY: Severity = Severity::Warning;
@@ -57,7 +57,7 @@ const REMEDY: &str =
     "end the arrow with `(path/from/root.rs function)`, the code that sends the message";
 
 /// `files` are the parsed files of the crates; a file that is not among them is read from `sources`.
-pub fn check(sources: &[Source], files: &[RustFile]) -> Vec<Finding> {
+pub fn check(sources: &[SourceFile], files: &[RustFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let page = sources.iter().find(|source| source.path == PAGE);
     let blocks = page.map(|page| markdown::blocks(&page.text)).unwrap_or_default();
@@ -118,7 +118,7 @@ fn message_of(line: &str) -> Option<&str> {
     (is_arrow && !is_statement).then(|| message.trim())
 }
 
-fn check_message(message: &str, sources: &[Source], files: &[RustFile]) -> Result<(), String> {
+fn check_message(message: &str, sources: &[SourceFile], files: &[RustFile]) -> Result<(), String> {
     let Some((path, name)) = reference_of(message) else {
         return Err(format!("an arrow without a code reference: {message:?}"));
     };
@@ -199,7 +199,7 @@ mod tests {
 
     fn findings(page: &str) -> Vec<String> {
         let source =
-            |path: &str, text: &str| Source { path: path.to_owned(), text: text.to_owned() };
+            |path: &str, text: &str| SourceFile { path: path.to_owned(), text: text.to_owned() };
         let sources = [
             source(PAGE, page),
             source("crates/x/src/a.rs", CODE),

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::finding::Finding;
-use crate::workspace::{self, Dependency, Metadata, Source};
+use crate::workspace::{self, Dependency, Metadata, SourceFile};
 
 /// For each package the workspace packages it may depend on. One that is not listed is an error:
 /// a new crate needs a row, and a sentence in docs/ARCHITECTURE.md for the boundary it holds.
@@ -166,7 +166,7 @@ fn impure_dependencies(tree: &str) -> Vec<Finding> {
 }
 
 /// That `lifecycle` names nothing of the standard library that acts or looks at the world.
-pub fn check_purity(sources: &[Source]) -> Result<Vec<Finding>> {
+pub fn check_purity(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for source in sources.iter().filter(|source| source.path.starts_with("crates/lifecycle/src/")) {
         for (number, line) in source.lines() {
@@ -197,18 +197,18 @@ fn names_it(code: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace::Package;
+    use crate::workspace::CargoPackage;
 
-    fn package(name: &str, dependency: &str, kind: Option<&str>) -> Package {
+    fn package(name: &str, dependency: &str, kind: Option<&str>) -> CargoPackage {
         let dependency = Dependency {
             name: dependency.to_owned(),
             kind: kind.map(str::to_owned),
             path: Some("somewhere".into()),
         };
-        Package { name: name.to_owned(), dependencies: vec![dependency] }
+        CargoPackage { name: name.to_owned(), dependencies: vec![dependency] }
     }
 
-    fn allowed(package: &Package) -> bool {
+    fn allowed(package: &CargoPackage) -> bool {
         let row = ALLOWED.iter().find(|(name, _)| *name == package.name);
         row.is_some_and(|(_, allowed)| is_allowed(&package.dependencies[0], allowed))
     }

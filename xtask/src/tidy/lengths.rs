@@ -2,7 +2,7 @@
 //! for Python.
 
 use super::finding::{Finding, Severity};
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
 /// Past this a file is looked at.
 const LINES_WARN: usize = 500;
@@ -16,7 +16,7 @@ const TEST_LINES_MAX: usize = 800;
 /// Written by `cargo xtask api`: as long as the API.
 const WRITTEN: &str = "sdk/python/src/windlass/_api.py";
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub fn check(sources: &[SourceFile]) -> Vec<Finding> {
     let code = sources.iter().filter(|source| source.is_rust() || source.is_python());
     let code = code.filter(|source| source.path != WRITTEN);
     code.filter_map(|source| judge(&source.path, source.text.lines().count())).collect()

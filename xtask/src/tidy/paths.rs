@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::exceptions::{self, Exceptions};
 use super::finding::Finding;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
 /// The allow-list: `path reason`, one a line; `#` starts a comment.
 const LIST: &str = "xtask/paths.txt";
@@ -48,11 +48,11 @@ const RUSTIX: &[&str] = &[
     "rmdir", "stat", "statfs", "statvfs", "symlink", "unlink",
 ];
 
-pub fn check(sources: &[Source]) -> Result<Vec<Finding>> {
+pub fn check(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     Ok(check_against(sources, &exceptions::read(LIST)?))
 }
 
-fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
+fn check_against(sources: &[SourceFile], list: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let question = "why can no session change what these paths lead to?";
     let mut allowed = Exceptions::parse(LIST, list, question, &mut findings);
@@ -77,7 +77,7 @@ fn is_trusted(path: &str) -> bool {
 }
 
 /// The lines of shipped code that go by path, each with what does.
-fn by_path(source: &Source) -> Vec<(usize, &'static str)> {
+fn by_path(source: &SourceFile) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
     let mut imports_rustix = false;
     for (number, line) in source.lines() {
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn check(path: &str, text: &str, list: &str) -> Vec<String> {
-        let source = Source { path: path.to_owned(), text: text.to_owned() };
+        let source = SourceFile { path: path.to_owned(), text: text.to_owned() };
         let findings = check_against(&[source], list);
         findings.iter().map(|finding| format!("{}:{}", finding.path, finding.line)).collect()
     }

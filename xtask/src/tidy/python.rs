@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use super::finding::Finding;
-use crate::workspace::{self, Source};
+use crate::workspace::{self, SourceFile};
 
 /// As clippy's `too-many-lines-threshold`.
 const FUNCTION_LINES_MAX: usize = 70;
@@ -27,7 +27,7 @@ struct Read {
     broken: Option<(usize, String)>,
 }
 
-pub fn check(sources: &[Source]) -> Result<Vec<Finding>> {
+pub fn check(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     let python = sources.iter().filter(|source| source.is_python());
     let paths: Vec<&str> = python.map(|source| source.path.as_str()).collect();
     if paths.is_empty() {

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::exceptions::{self, Exceptions};
 use super::finding::Finding;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
 /// The allow-list: `path reason`, one a line; `#` starts a comment.
 const LIST: &str = "xtask/sleeps.txt";
@@ -16,11 +16,11 @@ const SLEEPS: &[&str] = &["thread::sleep", "time::sleep", "time.sleep"];
 /// How its import may look otherwise.
 const GROUPS: &[&str] = &["thread::{", "time::{"];
 
-pub fn check(sources: &[Source]) -> Result<Vec<Finding>> {
+pub fn check(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     Ok(check_against(sources, &exceptions::read(LIST)?))
 }
 
-fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
+fn check_against(sources: &[SourceFile], list: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let question = "why is time itself what the code waits for?";
     let mut allowed = Exceptions::parse(LIST, list, question, &mut findings);
@@ -44,8 +44,7 @@ fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
 /// Code that runs at a user's: not tests, not tools.
 fn ships(path: &str) -> bool {
     let in_crate = path.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));
-    let in_src =
-        in_crate.is_some_and(|(name, rest)| name != "suites" && rest.starts_with("src/"));
+    let in_src = in_crate.is_some_and(|(name, rest)| name != "suites" && rest.starts_with("src/"));
     in_src || (path.starts_with("workers/") && !path.contains("/tests/"))
 }
 
@@ -79,7 +78,7 @@ mod tests {
     use super::*;
 
     fn check(path: &str, text: &str, list: &str) -> Vec<String> {
-        let source = Source { path: path.to_owned(), text: text.to_owned() };
+        let source = SourceFile { path: path.to_owned(), text: text.to_owned() };
         let findings = check_against(&[source], list);
         findings.iter().map(|finding| format!("{}:{}", finding.path, finding.line)).collect()
     }

@@ -2,7 +2,7 @@
 //! the lint: every other crate takes the workspace's lints, and no file turns them down.
 
 use super::finding::Finding;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
 /// The crates that may use unsafe code.
 const HOMES: [&str; 2] = ["crates/confine/", "crates/procs/"];
@@ -10,13 +10,13 @@ const HOMES: [&str; 2] = ["crates/confine/", "crates/procs/"];
 /// How unsafe code starts.
 const STARTS: &[&str] = &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait"];
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub fn check(sources: &[SourceFile]) -> Vec<Finding> {
     let elsewhere =
         sources.iter().filter(|source| !HOMES.iter().any(|home| source.path.starts_with(home)));
     elsewhere.flat_map(check_file).collect()
 }
 
-fn check_file(source: &Source) -> Vec<Finding> {
+fn check_file(source: &SourceFile) -> Vec<Finding> {
     let is_member = source.path.starts_with("crates/") || source.path.starts_with("xtask/");
     if is_member && source.path.ends_with("/Cargo.toml") && !takes_workspace_lints(&source.text) {
         return vec![Finding::error(
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     fn findings(path: &str, text: &str) -> usize {
-        check(&[Source { path: path.to_owned(), text: text.to_owned() }]).len()
+        check(&[SourceFile { path: path.to_owned(), text: text.to_owned() }]).len()
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! one machine, no hosts but the few that are public addresses, no talk of how a change came about.
 
 use super::finding::Finding;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
 /// Paths that exist on somebody's machine only.
 const MACHINE_PATHS: &[&str] = &["/root/", "/work/", "/home/", "/Users/"];
@@ -39,13 +39,13 @@ const MAKING: &[&str] = &[
     "the task says",
 ];
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub fn check(sources: &[SourceFile]) -> Vec<Finding> {
     // This file names what it looks for.
     let others = sources.iter().filter(|source| !source.path.ends_with("tidy/words.rs"));
     others.flat_map(check_file).collect()
 }
 
-fn check_file(source: &Source) -> Vec<Finding> {
+fn check_file(source: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in source.lines() {
         for path in MACHINE_PATHS.iter().filter(|path| starts_a_path(line, path)) {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn findings(text: &str) -> usize {
-        check(&[Source { path: "a.md".to_owned(), text: text.to_owned() }]).len()
+        check(&[SourceFile { path: "a.md".to_owned(), text: text.to_owned() }]).len()
     }
 
     #[test]

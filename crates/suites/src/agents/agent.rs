@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Client;
+use super::ClientUnderTest;
+use super::client_home::{ClientHome, ProgramExit};
 use super::install::Installed;
-use super::place::{Ended, Place};
 use super::stub::Stub;
 
 /// How long `windlass install` may take.
@@ -34,24 +34,24 @@ pub enum Sandbox {
 }
 
 impl Agent {
-    pub fn of(client: Client) -> Option<Self> {
+    pub fn of(client: ClientUnderTest) -> Option<Self> {
         match client {
-            Client::Codex => Some(Self::Codex),
-            Client::Claude => Some(Self::Claude),
+            ClientUnderTest::Codex => Some(Self::Codex),
+            ClientUnderTest::Claude => Some(Self::Claude),
             _ => None,
         }
     }
 
     /// Has `windlass install` write the agent's configuration.
-    pub async fn configure(self, place: &Place) -> Result<()> {
-        let mut install = self.in_its_home(place, place.node().program());
+    pub async fn configure(self, home: &ClientHome) -> Result<()> {
+        let mut install = self.in_its_home(home, home.node().program());
         install.args(["install", self.name()]);
-        let ended = place.run(install, INSTALL_PATIENCE).await?;
+        let ended = home.run(install, INSTALL_PATIENCE).await?;
         ensure!(ended.is_well(), "windlass install: {}", ended.last_words());
         if self == Self::Codex {
             // Codex gives its servers only the variables that their entries name. Without this one
             // the agent would work on the node of whoever runs the test.
-            let entry = std::fs::read_to_string(place.home().join(".codex/config.toml"))?;
+            let entry = std::fs::read_to_string(home.home_dir().join(".codex/config.toml"))?;
             let named = entry.contains("WINDLASS_RUNTIME_DIR");
             ensure!(named, "windlass install does not pass the node's directories on: {entry}");
         }
@@ -61,7 +61,7 @@ impl Agent {
     /// One prompt in a process of its own.
     pub fn prompt(
         self,
-        place: &Place,
+        home: &ClientHome,
         installed: &Installed,
         stub: &Stub,
         sandbox: Sandbox,
@@ -69,7 +69,7 @@ impl Agent {
     ) -> Command {
         match self {
             Self::Codex => {
-                let mut codex = self.codex(place, installed, stub);
+                let mut codex = self.codex(home, installed, stub);
                 match sandbox {
                     Sandbox::AsUsual => {}
                     Sandbox::ReadOnly => _ = codex.args(["--sandbox", "read-only"]),
@@ -78,7 +78,7 @@ impl Agent {
                 codex.arg(words);
                 codex
             }
-            Self::Claude => self.claude(place, installed, stub, words),
+            Self::Claude => self.claude(home, installed, stub, words),
         }
     }
 
@@ -92,7 +92,7 @@ impl Agent {
     }
 
     /// The agent's last word, as it printed it.
-    pub fn last_word(self, ended: &Ended) -> Option<String> {
+    pub fn last_word(self, ended: &ProgramExit) -> Option<String> {
         match self {
             Self::Codex => {
                 let events = ended.stdout.lines();
@@ -115,18 +115,18 @@ impl Agent {
     }
 
     /// A command that finds the agent's configuration in the place and nowhere else.
-    fn in_its_home(self, place: &Place, program: impl Into<PathBuf>) -> Command {
-        let mut command = place.command(program.into());
+    fn in_its_home(self, home: &ClientHome, program: impl Into<PathBuf>) -> Command {
+        let mut command = home.command(program.into());
         match self {
-            Self::Codex => command.env("CODEX_HOME", place.home().join(".codex")),
-            Self::Claude => command.env("CLAUDE_CONFIG_DIR", place.home().join(".claude")),
+            Self::Codex => command.env("CODEX_HOME", home.home_dir().join(".codex")),
+            Self::Claude => command.env("CLAUDE_CONFIG_DIR", home.home_dir().join(".claude")),
         };
         command
     }
 
-    fn codex(self, place: &Place, installed: &Installed, stub: &Stub) -> Command {
-        let program = installed.directory(Client::Codex).join("node_modules/.bin/codex");
-        let mut codex = self.in_its_home(place, program);
+    fn codex(self, home: &ClientHome, installed: &Installed, stub: &Stub) -> Command {
+        let program = installed.directory(ClientUnderTest::Codex).join("node_modules/.bin/codex");
+        let mut codex = self.in_its_home(home, program);
         codex.args(["exec", "--json", "--skip-git-repo-check"]);
         let mut set = |key: &str, value: &str| {
             // A JSON string is a TOML string.
@@ -143,9 +143,9 @@ impl Agent {
         codex
     }
 
-    fn claude(self, place: &Place, installed: &Installed, stub: &Stub, words: &str) -> Command {
-        let program = installed.directory(Client::Claude).join("node_modules/.bin/claude");
-        let mut claude = self.in_its_home(place, program);
+    fn claude(self, home: &ClientHome, installed: &Installed, stub: &Stub, words: &str) -> Command {
+        let program = installed.directory(ClientUnderTest::Claude).join("node_modules/.bin/claude");
+        let mut claude = self.in_its_home(home, program);
         claude
             .args(["-p", words, "--output-format", "json", "--allowedTools", "mcp__windlass"])
             .env("ANTHROPIC_BASE_URL", stub.url())
@@ -160,7 +160,7 @@ impl Agent {
 
 /// Whether the sessions' Python can plot.
 pub fn can_plot() -> Result<bool> {
-    let python = super::place::session_python();
+    let python = super::client_home::session_python();
     let tried = Command::new(&python).args(["-I", "-c", "import matplotlib"]).output();
     let tried = tried.with_context(|| format!("cannot run {}", python.display()))?;
     Ok(tried.status.success())

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use windlass_client::WhichSessions;
 use windlass_testkit::processes;
 
-use super::place::Place;
+use super::client_home::ClientHome;
 
 /// How long what the client started may take to notice that it has gone.
 const GONE_WAIT: Duration = Duration::from_secs(10);
 
 /// Looks at the processes of the place, and at what the node says that it has.
-pub async fn check(place: &Place, sessions_expected: usize) -> Result<(), String> {
-    let client = place.node().client().await.map_err(|error| format!("no node: {error:#}"))?;
+pub async fn check(home: &ClientHome, sessions_expected: usize) -> Result<(), String> {
+    let client = home.node().client().await.map_err(|error| format!("no node: {error:#}"))?;
     let status = client.node_status().await.map_err(|error| format!("no status: {error}"))?;
     let sessions = client.sessions(WhichSessions::Live).await;
     let sessions = sessions.map_err(|error| format!("no sessions: {error}"))?.sessions;
@@ -25,7 +25,7 @@ pub async fn check(place: &Place, sessions_expected: usize) -> Result<(), String
         known.extend(processes::below(keeper));
     }
     let deadline = Instant::now() + GONE_WAIT;
-    let mut others = processes::belonging(place.node().base());
+    let mut others = processes::belonging(home.node().base());
     others.retain(|pid| !known.contains(pid));
     others.retain(|pid| {
         !processes::wait_gone(*pid, deadline.saturating_duration_since(Instant::now()))

@@ -3,9 +3,9 @@
 //! installed from its registry, at one version each, and kept below `target`.
 
 mod agent;
+mod client_home;
 mod install;
 mod leftovers;
-mod place;
 mod png;
 mod row;
 mod scenario;
@@ -22,14 +22,14 @@ use serde::Serialize;
 
 use self::agent::Agent;
 use self::install::Installed;
-use self::row::Row;
-use crate::{Verdict, workspace};
+use self::row::CheckRow;
+use crate::{RunVerdict, workspace};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Only these clients
     #[arg(long, value_name = "CLIENT", value_delimiter = ',')]
-    only: Vec<Which>,
+    only: Vec<ClientChoice>,
     /// One JSON object a line instead of the table
     #[arg(long)]
     json: bool,
@@ -40,20 +40,22 @@ pub struct Args {
 
 /// What `--only` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
+enum ClientChoice {
     Codex,
     Claude,
     PythonSdk,
     TypescriptSdk,
 }
 
-impl Which {
-    fn clients(self) -> &'static [Client] {
+impl ClientChoice {
+    fn clients(self) -> &'static [ClientUnderTest] {
         match self {
-            Self::Codex => &[Client::Codex],
-            Self::Claude => &[Client::Claude],
-            Self::PythonSdk => &[Client::PythonSdk, Client::PythonSdkOlder],
-            Self::TypescriptSdk => &[Client::TypescriptSdk, Client::TypescriptSdkOlder],
+            Self::Codex => &[ClientUnderTest::Codex],
+            Self::Claude => &[ClientUnderTest::Claude],
+            Self::PythonSdk => &[ClientUnderTest::PythonSdk, ClientUnderTest::PythonSdkOlder],
+            Self::TypescriptSdk => {
+                &[ClientUnderTest::TypescriptSdk, ClientUnderTest::TypescriptSdkOlder]
+            }
         }
     }
 }
@@ -61,7 +63,7 @@ impl Which {
 /// A client at one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Client {
+enum ClientUnderTest {
     Codex,
     Claude,
     PythonSdk,
@@ -70,7 +72,7 @@ enum Client {
     TypescriptSdkOlder,
 }
 
-impl fmt::Display for Client {
+impl fmt::Display for ClientUnderTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Codex => "codex",
@@ -83,32 +85,33 @@ impl fmt::Display for Client {
 
 /// The rows so far; each is told as it comes, since the whole takes its time.
 #[derive(Debug, Default)]
-struct Report {
-    rows: Vec<Row>,
+struct AgentsReport {
+    rows: Vec<CheckRow>,
 }
 
-impl Report {
-    fn add(&mut self, row: Row) {
+impl AgentsReport {
+    fn add(&mut self, row: CheckRow) {
         let state = if row.passed { "passed" } else { "FAILED" };
         eprintln!("{} {}: {}: {state}", row.client, row.version, row.check);
         self.rows.push(row);
     }
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let began = Instant::now();
     let chosen = match args.only.is_empty() {
-        true => Which::value_variants(),
+        true => ClientChoice::value_variants(),
         false => &args.only,
     };
-    let clients: Vec<Client> = chosen.iter().flat_map(|which| which.clients()).copied().collect();
+    let clients: Vec<ClientUnderTest> =
+        chosen.iter().flat_map(|which| which.clients()).copied().collect();
     let program = match &args.program {
         Some(program) => std::path::absolute(program)?,
         None => workspace::windlass()?,
     };
     let installed = Installed::prepare(&clients)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut report = Report::default();
+    let mut report = AgentsReport::default();
     for client in clients {
         let played = runtime.block_on(play(client, &installed, &program, &mut report));
         if let Err(error) = played {
@@ -120,16 +123,16 @@ pub fn run(args: &Args) -> Result<Verdict> {
         false => print!("{}", row::table(&report.rows, began.elapsed())),
     }
     // Last, where the end of a long run is all that is seen of it.
-    let failed: Vec<&Row> = report.rows.iter().filter(|row| !row.passed).collect();
+    let failed: Vec<&CheckRow> = report.rows.iter().filter(|row| !row.passed).collect();
     failed.iter().for_each(|row| eprintln!("{}", row.complaint()));
-    Ok(if failed.is_empty() { Verdict::Good } else { Verdict::Bad })
+    Ok(if failed.is_empty() { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
 async fn play(
-    client: Client,
+    client: ClientUnderTest,
     installed: &Installed,
     program: &Path,
-    report: &mut Report,
+    report: &mut AgentsReport,
 ) -> Result<()> {
     match Agent::of(client) {
         Some(agent) => scenario::play(client, agent, installed, program, report).await,
@@ -138,8 +141,8 @@ async fn play(
 }
 
 /// A client that could not be tried at all has failed; the others are tried nevertheless.
-fn broken(client: Client, error: &anyhow::Error) -> Row {
-    Row {
+fn broken(client: ClientUnderTest, error: &anyhow::Error) -> CheckRow {
+    CheckRow {
         client,
         version: Installed::version(client),
         check: "can be tried".to_owned(),

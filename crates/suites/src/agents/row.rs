@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Client;
+use super::ClientUnderTest;
 
 #[derive(Debug, Serialize)]
-pub struct Row {
-    pub client: Client,
+pub struct CheckRow {
+    pub client: ClientUnderTest,
     pub version: &'static str,
     pub check: String,
     pub passed: bool,
@@ -18,7 +18,7 @@ pub struct Row {
     pub seconds: f64,
 }
 
-impl Row {
+impl CheckRow {
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("a row is plain data")
     }
@@ -29,7 +29,7 @@ impl Row {
 }
 
 /// The checks of a run, in their order, with the columns as wide as they need.
-pub fn table(rows: &[Row], took: Duration) -> String {
+pub fn table(rows: &[CheckRow], took: Duration) -> String {
     let mut text = String::new();
     let width = rows.iter().map(|row| row.check.chars().count()).max().unwrap_or(0);
     for row in rows {
@@ -49,8 +49,8 @@ mod tests {
 
     #[test]
     fn the_table_says_which_check_failed_and_how_many() {
-        let row = |check: &str, passed| Row {
-            client: Client::Codex,
+        let row = |check: &str, passed| CheckRow {
+            client: ClientUnderTest::Codex,
             version: "1.2.3",
             check: check.to_owned(),
             passed,

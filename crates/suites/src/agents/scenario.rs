@@ -7,13 +7,13 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::agent::{self, Agent, Sandbox};
+use super::client_home::ClientHome;
 use super::install::Installed;
 use super::leftovers;
-use super::place::Place;
 use super::png;
-use super::row::Row;
-use super::stub::{Call, Heard, Script, Seen, Stub};
-use super::{Client, Report};
+use super::row::CheckRow;
+use super::stub::{Script, ScriptedCall, Stub, StubTranscript, ToolResult};
+use super::{AgentsReport, ClientUnderTest};
 
 /// How long one prompt may take. The first one starts a node, on a machine that may be busy.
 const PROMPT_PATIENCE: Duration = Duration::from_secs(90);
@@ -51,7 +51,7 @@ const PLOT_HEIGHTS: std::ops::Range<u32> = 200..400;
 
 /// What a result must hold.
 #[derive(Debug, Clone, Copy)]
-enum Expect {
+enum ExpectedResult {
     Text(&'static str),
     Picture,
     Plot,
@@ -72,11 +72,11 @@ const WRITTEN: &str = "made";
 struct Scenario {
     name: &'static str,
     sandbox: Sandbox,
-    runs: Vec<(&'static str, Expect)>,
+    runs: Vec<(&'static str, ExpectedResult)>,
 }
 
 impl Scenario {
-    fn new(name: &'static str, runs: Vec<(&'static str, Expect)>) -> Self {
+    fn new(name: &'static str, runs: Vec<(&'static str, ExpectedResult)>) -> Self {
         Self { name, sandbox: Sandbox::AsUsual, runs }
     }
 
@@ -87,25 +87,25 @@ impl Scenario {
 }
 
 fn scenarios(agent: Agent) -> Result<Vec<Scenario>> {
-    let mut pictures = vec![(PICTURE, Expect::Picture)];
+    let mut pictures = vec![(PICTURE, ExpectedResult::Picture)];
     if agent::can_plot()? {
-        pictures.push((PLOT, Expect::Plot));
+        pictures.push((PLOT, ExpectedResult::Plot));
     }
     let mut scenarios = vec![
         Scenario::new(
             "a first prompt sets a variable",
-            vec![("x = 41; print('set', x)", Expect::Text("set 41"))],
+            vec![("x = 41; print('set', x)", ExpectedResult::Text("set 41"))],
         ),
         Scenario::new(
             "a second prompt, in a new process, sees it",
-            vec![("x + 1", Expect::Text("42"))],
+            vec![("x + 1", ExpectedResult::Text("42"))],
         ),
         Scenario::new("a plot arrives as an image", pictures),
         Scenario::new(
             "an exception is told, and the agent goes on",
             vec![
-                ("1/0", Expect::Text("ZeroDivisionError")),
-                ("print('still', x)", Expect::Text("still 41")),
+                ("1/0", ExpectedResult::Text("ZeroDivisionError")),
+                ("print('still', x)", ExpectedResult::Text("still 41")),
             ],
         ),
     ];
@@ -114,12 +114,12 @@ fn scenarios(agent: Agent) -> Result<Vec<Scenario>> {
         scenarios.push(Scenario {
             name: "the agent's read-only sandbox holds in the session",
             sandbox: Sandbox::ReadOnly,
-            runs: vec![(WRITE, Expect::Text("refused:"))],
+            runs: vec![(WRITE, ExpectedResult::Text("refused:"))],
         });
         scenarios.push(Scenario {
             name: "one in which it may write to its project does too",
             sandbox: Sandbox::ProjectWritable,
-            runs: vec![(WRITE, Expect::Text("written"))],
+            runs: vec![(WRITE, ExpectedResult::Text("written"))],
         });
     }
     Ok(scenarios)
@@ -127,17 +127,17 @@ fn scenarios(agent: Agent) -> Result<Vec<Scenario>> {
 
 /// Plays all scenarios with one agent, in a place of its own.
 pub async fn play(
-    client: Client,
+    client: ClientUnderTest,
     agent: Agent,
     installed: &Installed,
     program: &std::path::Path,
-    report: &mut Report,
+    report: &mut AgentsReport,
 ) -> Result<()> {
-    let place = Place::prepare(program, &installed.node_bin())?;
+    let home = ClientHome::prepare(program, &installed.node_bin())?;
     let stub = Stub::start().await.context("the stub cannot listen")?;
-    agent.configure(&place).await?;
+    agent.configure(&home).await?;
     let mut row = |check: &str, began: Instant, outcome: Result<(), String>| {
-        report.add(Row {
+        report.add(CheckRow {
             client,
             version: Installed::version(client),
             check: check.to_owned(),
@@ -148,11 +148,11 @@ pub async fn play(
     };
     for scenario in scenarios(agent)? {
         let began = Instant::now();
-        let outcome = prompt(agent, &place, installed, &stub, &scenario).await;
+        let outcome = prompt(agent, &home, installed, &stub, &scenario).await;
         row(scenario.name, began, outcome);
     }
     let began = Instant::now();
-    let left = leftovers::check(&place, agent.sessions()).await;
+    let left = leftovers::check(&home, agent.sessions()).await;
     row("nothing is left but the node and its sessions", began, left);
     Ok(())
 }
@@ -160,28 +160,28 @@ pub async fn play(
 /// Gives the agent one prompt; what is wrong with what came of it.
 async fn prompt(
     agent: Agent,
-    place: &Place,
+    home: &ClientHome,
     installed: &Installed,
     stub: &Stub,
     scenario: &Scenario,
 ) -> Result<(), String> {
     let words = format!("Windlass test: {}.", scenario.name);
-    let call = |code: &str| Call { tool: "run", arguments: json!({ "code": code }) };
+    let call = |code: &str| ScriptedCall { tool: "run", arguments: json!({ "code": code }) };
     let last_word = format!("That was: {}.", scenario.name);
     stub.play(Script {
         prompt: words.clone(),
         calls: scenario.runs.iter().map(|(code, _)| call(code)).collect(),
         last_word: last_word.clone(),
     });
-    let command = agent.prompt(place, installed, stub, scenario.sandbox, &words);
-    let ended = place.run(command, PROMPT_PATIENCE).await;
-    let heard = stub.heard();
-    if let Some(fault) = &heard.fault {
+    let command = agent.prompt(home, installed, stub, scenario.sandbox, &words);
+    let ended = home.run(command, PROMPT_PATIENCE).await;
+    let transcript = stub.transcript();
+    if let Some(fault) = &transcript.fault {
         return Err(fault.clone());
     }
     let ended = ended.map_err(|error| format!("{error:#}"))?;
-    judge(scenario, &heard).map_err(|what| format!("{what}; {}", ended.last_words()))?;
-    let written = place.project().join(WRITTEN).exists();
+    judge(scenario, &transcript).map_err(|what| format!("{what}; {}", ended.last_words()))?;
+    let written = home.project().join(WRITTEN).exists();
     if written != scenario.writes() {
         return Err(format!("that {WRITTEN} is in the project afterwards is {written}"));
     }
@@ -192,24 +192,25 @@ async fn prompt(
 }
 
 /// What the model saw, against what it should have seen.
-fn judge(scenario: &Scenario, heard: &Heard) -> Result<(), String> {
-    if heard.results.len() != scenario.runs.len() {
-        let (seen, runs, paths) = (heard.results.len(), scenario.runs.len(), heard.paths.len());
+fn judge(scenario: &Scenario, transcript: &StubTranscript) -> Result<(), String> {
+    if transcript.results.len() != scenario.runs.len() {
+        let (seen, runs, paths) =
+            (transcript.results.len(), scenario.runs.len(), transcript.paths.len());
         return Err(format!("the model saw {seen} of {runs} results, in {paths} requests"));
     }
-    if heard.searched {
+    if transcript.searched {
         return Err("the model was told the tool's name only, and had to search for it".to_owned());
     }
-    let mut pairs = scenario.runs.iter().zip(&heard.results);
+    let mut pairs = scenario.runs.iter().zip(&transcript.results);
     pairs.try_for_each(|((_, expect), seen)| meets(*expect, seen))
 }
 
-fn meets(expect: Expect, seen: &Seen) -> Result<(), String> {
+fn meets(expect: ExpectedResult, seen: &ToolResult) -> Result<(), String> {
     let sizes: Vec<_> = seen.images.iter().map(|bytes| png::size(bytes)).collect();
     let good = match expect {
-        Expect::Text(words) => seen.text.contains(words),
-        Expect::Picture => sizes == [Some(PICTURE_SIZE)],
-        Expect::Plot => matches!(sizes[..], [Some((width, height))]
+        ExpectedResult::Text(words) => seen.text.contains(words),
+        ExpectedResult::Picture => sizes == [Some(PICTURE_SIZE)],
+        ExpectedResult::Plot => matches!(sizes[..], [Some((width, height))]
             if PLOT_WIDTHS.contains(&width) && PLOT_HEIGHTS.contains(&height)),
     };
     let text = &seen.text;
@@ -220,27 +221,33 @@ fn meets(expect: Expect, seen: &Seen) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn seen(text: &str, images: &[&[u8]]) -> Seen {
-        Seen { text: text.to_owned(), images: images.iter().map(|one| one.to_vec()).collect() }
+    fn seen(text: &str, images: &[&[u8]]) -> ToolResult {
+        ToolResult {
+            text: text.to_owned(),
+            images: images.iter().map(|one| one.to_vec()).collect(),
+        }
     }
 
     #[test]
     fn a_result_must_hold_what_was_asked_for() {
-        assert!(meets(Expect::Text("set 41"), &seen("Output:\nset 41\n", &[])).is_ok());
-        assert!(meets(Expect::Text("set 41"), &seen("set 4", &[])).is_err());
-        assert!(meets(Expect::Picture, &seen("an image of 40 by 30", &[])).is_err());
-        assert!(meets(Expect::Picture, &seen("", &[b"not a picture"])).is_err());
-        assert!(meets(Expect::Picture, &seen("", &[&png::of_size(40, 30)])).is_ok());
-        assert!(meets(Expect::Plot, &seen("", &[&png::of_size(40, 30)])).is_err());
-        assert!(meets(Expect::Plot, &seen("", &[&png::of_size(401, 299)])).is_ok());
+        assert!(meets(ExpectedResult::Text("set 41"), &seen("Output:\nset 41\n", &[])).is_ok());
+        assert!(meets(ExpectedResult::Text("set 41"), &seen("set 4", &[])).is_err());
+        assert!(meets(ExpectedResult::Picture, &seen("an image of 40 by 30", &[])).is_err());
+        assert!(meets(ExpectedResult::Picture, &seen("", &[b"not a picture"])).is_err());
+        assert!(meets(ExpectedResult::Picture, &seen("", &[&png::of_size(40, 30)])).is_ok());
+        assert!(meets(ExpectedResult::Plot, &seen("", &[&png::of_size(40, 30)])).is_err());
+        assert!(meets(ExpectedResult::Plot, &seen("", &[&png::of_size(401, 299)])).is_ok());
     }
 
     #[test]
     fn a_result_that_never_came_is_missed() {
-        let scenario = Scenario::new("a", vec![("1", Expect::Text("1")); 2]);
-        let heard = |count| Heard { results: vec![seen("1", &[]); count], ..Heard::default() };
-        assert!(judge(&scenario, &heard(2)).is_ok());
-        assert!(judge(&scenario, &heard(1)).is_err());
-        assert!(judge(&scenario, &Heard { searched: true, ..heard(2) }).is_err());
+        let scenario = Scenario::new("a", vec![("1", ExpectedResult::Text("1")); 2]);
+        let transcript = |count| StubTranscript {
+            results: vec![seen("1", &[]); count],
+            ..StubTranscript::default()
+        };
+        assert!(judge(&scenario, &transcript(2)).is_ok());
+        assert!(judge(&scenario, &transcript(1)).is_err());
+        assert!(judge(&scenario, &StubTranscript { searched: true, ..transcript(2) }).is_err());
     }
 }

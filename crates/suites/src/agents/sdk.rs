@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Deserialize;
 
+use super::client_home::{ClientHome, ProgramExit};
 use super::install::Installed;
 use super::leftovers;
-use super::place::{Ended, Place};
-use super::row::Row;
-use super::{Client, Report};
+use super::row::CheckRow;
+use super::{AgentsReport, ClientUnderTest};
 
 /// `sdk.py PROGRAM REVISION`
 const PYTHON: &str = include_str!("sdk.py");
@@ -43,7 +43,7 @@ const CHECKS: [&str; 11] = [
 ];
 
 #[derive(Debug, Deserialize)]
-struct Checked {
+struct ScriptCheck {
     check: String,
     passed: bool,
     words: String,
@@ -51,21 +51,21 @@ struct Checked {
 }
 
 pub async fn play(
-    client: Client,
+    client: ClientUnderTest,
     installed: &Installed,
     program: &Path,
-    report: &mut Report,
+    report: &mut AgentsReport,
 ) -> Result<()> {
-    let place = Place::prepare(program, &installed.node_bin())?;
-    let ended = place.run(script(client, installed, &place), PATIENCE).await?;
+    let home = ClientHome::prepare(program, &installed.node_bin())?;
+    let ended = home.run(script(client, installed, &home), PATIENCE).await?;
     for checked in checked(&ended) {
         report.add(row(client, checked));
     }
     let began = Instant::now();
-    let left = leftovers::check(&place, 1).await;
+    let left = leftovers::check(&home, 1).await;
     report.add(row(
         client,
-        Checked {
+        ScriptCheck {
             check: "nothing is left but the node and its sessions".to_owned(),
             passed: left.is_ok(),
             words: left.err().unwrap_or_default(),
@@ -75,35 +75,36 @@ pub async fn play(
     Ok(())
 }
 
-fn script(client: Client, installed: &Installed, place: &Place) -> Command {
+fn script(client: ClientUnderTest, installed: &Installed, home: &ClientHome) -> Command {
     let directory = installed.directory(client);
     let revision = match client {
-        Client::PythonSdkOlder | Client::TypescriptSdkOlder => OLDER,
+        ClientUnderTest::PythonSdkOlder | ClientUnderTest::TypescriptSdkOlder => OLDER,
         _ => NEWEST,
     };
     let mut command = match client {
-        Client::TypescriptSdk | Client::TypescriptSdkOlder => {
-            let mut node = place.command(installed.node_bin().join("node"));
+        ClientUnderTest::TypescriptSdk | ClientUnderTest::TypescriptSdkOlder => {
+            let mut node = home.command(installed.node_bin().join("node"));
             node.args(["--input-type=module", "--eval", TYPESCRIPT, "--"]);
             node
         }
         _ => {
-            let mut python = place.command(directory.join("bin/python"));
+            let mut python = home.command(directory.join("bin/python"));
             python.args(["-c", PYTHON]);
             python
         }
     };
-    command.arg(place.node().program()).arg(revision).arg(directory);
+    command.arg(home.node().program()).arg(revision).arg(directory);
     command
 }
 
 /// Every check, in its order: as the script told it, or as failed since it told nothing.
-fn checked(ended: &Ended) -> Vec<Checked> {
+fn checked(ended: &ProgramExit) -> Vec<ScriptCheck> {
     let lines = ended.stdout.lines();
-    let mut told: Vec<Checked> = lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let mut told: Vec<ScriptCheck> =
+        lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
     let all = CHECKS.iter().map(|check| {
         let at = told.iter().position(|checked| checked.check == *check);
-        at.map(|at| told.swap_remove(at)).unwrap_or_else(|| Checked {
+        at.map(|at| told.swap_remove(at)).unwrap_or_else(|| ScriptCheck {
             check: (*check).to_owned(),
             passed: false,
             words: format!("not told; {}", ended.last_words()),
@@ -113,9 +114,9 @@ fn checked(ended: &Ended) -> Vec<Checked> {
     all.collect()
 }
 
-fn row(client: Client, checked: Checked) -> Row {
-    let Checked { check, passed, words, seconds } = checked;
-    Row { client, version: Installed::version(client), check, passed, words, seconds }
+fn row(client: ClientUnderTest, checked: ScriptCheck) -> CheckRow {
+    let ScriptCheck { check, passed, words, seconds } = checked;
+    CheckRow { client, version: Installed::version(client), check, passed, words, seconds }
 }
 
 #[cfg(test)]
@@ -123,15 +124,15 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
-    use super::super::place::How;
+    use super::super::client_home::ExitCause;
     use super::*;
 
     #[test]
     fn a_check_that_a_script_does_not_tell_has_failed() {
         let stdout =
             "noise\n{\"check\":\"code runs\",\"passed\":true,\"words\":\"\",\"seconds\":1}\n";
-        let ended = Ended {
-            how: How::ByItself(ExitStatus::from_raw(256)),
+        let ended = ProgramExit {
+            how: ExitCause::Exited(ExitStatus::from_raw(256)),
             stdout: stdout.to_owned(),
             stderr: "Traceback\nboom\n".to_owned(),
         };

@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 use windlass_protocol::confinement::Isolation;
 use windlass_testkit::attacks::{Attack, NetworkSetting, Stage, Verdict};
 
-use super::row::Row;
+use super::row::AttackRow;
 
 /// Plays the attacks and gives each row as soon as it is known.
 pub fn play(
     program: &Path,
     attacks: &[Attack],
     settings: &[(Isolation, NetworkSetting)],
-    mut tell: impl FnMut(Row),
+    mut tell: impl FnMut(AttackRow),
 ) -> Result<()> {
     let mine: Vec<&Attack> = attacks.iter().filter(|attack| attack.is_for_this_user()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -31,7 +31,7 @@ async fn play_setting(
     stage: &mut Stage,
     attacks: &[&Attack],
     setting: (Isolation, NetworkSetting),
-    tell: &mut impl FnMut(Row),
+    tell: &mut impl FnMut(AttackRow),
 ) -> Result<()> {
     let (level, network) = setting;
     let mut attacks = attacks.to_vec();
@@ -40,7 +40,7 @@ async fn play_setting(
     }
     if let Some(why) = stage.refusal(level, network).await? {
         let refused =
-            |attack: &&Attack| Row::new(attack, setting, Verdict::NotClaimed(why.clone()));
+            |attack: &&Attack| AttackRow::new(attack, setting, Verdict::NotClaimed(why.clone()));
         attacks.iter().map(refused).for_each(tell);
         return Ok(());
     }
@@ -48,13 +48,13 @@ async fn play_setting(
     for attack in &attacks {
         let verdict = scene.play(attack).await;
         let context = || format!("{} at {level} with network {network}", attack.program);
-        tell(Row::new(attack, setting, verdict.with_context(context)?));
+        tell(AttackRow::new(attack, setting, verdict.with_context(context)?));
     }
     if let Some(last) = attacks.last()
         && !scene.victim_is_whole().await?
     {
         let harm = Verdict::Through("another session was harmed by one of them".to_owned());
-        tell(Row::new(last, setting, harm));
+        tell(AttackRow::new(last, setting, harm));
     }
     Ok(())
 }

@@ -15,8 +15,8 @@ use anyhow::{Result, bail};
 use windlass_protocol::confinement::Isolation;
 use windlass_testkit::attacks::{self, Attack, NetworkSetting};
 
-use self::row::Who;
-use crate::{Verdict, workspace};
+use self::row::Privilege;
+use crate::{RunVerdict, workspace};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -40,21 +40,21 @@ pub struct Args {
     half: Option<PathBuf>,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     if args.document {
         document::write()?;
-        return Ok(Verdict::Good);
+        return Ok(RunVerdict::Good);
     }
     let attacks = chosen(&args.only)?;
     let settings = settings(args);
     if let Some(program) = &args.half {
         half::play(program, &attacks, &settings, |row| println!("{}", row.json()))?;
-        return Ok(Verdict::Good);
+        return Ok(RunVerdict::Good);
     }
     let program = workspace::windlass()?;
     let mut rows = Vec::new();
     half::play(&program, &attacks, &settings, |row| rows.push(row))?;
-    if Who::this() == Who::Root {
+    if Privilege::this() == Privilege::Root {
         rows.extend(user::play(&program, args)?);
     }
     match args.json {
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     // Last, where the end of a long run is all that is seen of it.
     let failed: Vec<_> = rows.iter().filter(|row| row.fails()).collect();
     failed.iter().for_each(|row| eprintln!("{}", row.complaint()));
-    Ok(if failed.is_empty() { Verdict::Good } else { Verdict::Bad })
+    Ok(if failed.is_empty() { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Attack>> {

@@ -7,12 +7,12 @@ use windlass_testkit::attacks::{Attack, NetworkSetting, Verdict};
 /// Whose rights the sessions have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Who {
+pub enum Privilege {
     Root,
     User,
 }
 
-impl Who {
+impl Privilege {
     pub fn this() -> Self {
         if rustix::process::geteuid().is_root() { Self::Root } else { Self::User }
     }
@@ -27,7 +27,7 @@ impl Who {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum AttackOutcome {
     Refused,
     Through,
     NoVerdict,
@@ -36,41 +36,41 @@ pub enum Kind {
 
 /// What came of one attack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
+pub struct AttackRow {
     pub line: u32,
     pub program: String,
     pub name: String,
-    pub who: Who,
+    pub who: Privilege,
     pub level: Isolation,
     /// The network setting, by name.
     pub network: String,
     /// Whether the level claims to refuse it.
     pub claimed: bool,
-    pub kind: Kind,
+    pub kind: AttackOutcome,
     /// By what it was refused, or what it got.
     pub words: String,
 }
 
-impl Row {
+impl AttackRow {
     pub fn new(
         attack: &Attack,
         (level, network): (Isolation, NetworkSetting),
         verdict: Verdict,
     ) -> Self {
         let (kind, words) = match verdict {
-            Verdict::Refused(by) => (Kind::Refused, by),
-            Verdict::Through(what) => (Kind::Through, what),
-            Verdict::NoVerdict(why) => (Kind::NoVerdict, why),
-            Verdict::NotClaimed(why) => (Kind::NotClaimed, why),
+            Verdict::Refused(by) => (AttackOutcome::Refused, by),
+            Verdict::Through(what) => (AttackOutcome::Through, what),
+            Verdict::NoVerdict(why) => (AttackOutcome::NoVerdict, why),
+            Verdict::NotClaimed(why) => (AttackOutcome::NotClaimed, why),
         };
         Self {
             line: attack.line,
             program: attack.program.to_owned(),
             name: attack.name.to_owned(),
-            who: Who::this(),
+            who: Privilege::this(),
             level,
             network: network.as_str().to_owned(),
-            claimed: attack.claimed_with(level, network) && kind != Kind::NotClaimed,
+            claimed: attack.claimed_with(level, network) && kind != AttackOutcome::NotClaimed,
             kind,
             words,
         }
@@ -78,12 +78,12 @@ impl Row {
 
     /// Whether a promise was broken, or is not known to hold.
     pub fn fails(&self) -> bool {
-        self.claimed && self.kind != Kind::Refused
+        self.claimed && self.kind != AttackOutcome::Refused
     }
 
     pub fn complaint(&self) -> String {
         let what = match self.kind {
-            Kind::Through => "got through",
+            AttackOutcome::Through => "got through",
             _ => "gave no verdict",
         };
         let Self { program, level, network, words, .. } = self;

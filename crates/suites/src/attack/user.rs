@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::row::Row;
+use super::row::AttackRow;
 use super::{Args, must};
 use crate::workspace;
 
@@ -22,7 +22,7 @@ const PLACE: &str = "/srv";
 /// programs are.
 const PASSED_ON: [&str; 2] = ["WINDLASS_TEST_START", "WINDLASS_TEST_ATTACKS"];
 
-pub fn play(program: &Path, args: &Args) -> Result<Vec<Row>> {
+pub fn play(program: &Path, args: &Args) -> Result<Vec<AttackRow>> {
     if workspace::output_of(Command::new("id").arg(USER)).is_err() {
         must(Command::new("useradd").args(["--system", "--no-create-home", USER]))?;
     }

@@ -14,7 +14,7 @@ use windlass_client::Token;
 use windlass_protocol::api::StopSessions;
 use windlass_testkit::{TestNode, processes};
 
-use super::http::Door;
+use super::raw_http::NodeEndpoint;
 
 /// Names the file with the milliseconds that the node adds to its clock.
 const CLOCK_FILE: &str = "WINDLASS_TEST_CLOCK_OFFSET_FILE";
@@ -35,7 +35,7 @@ pub struct ChaosNode {
 
 /// How the node goes away before it comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Going {
+pub enum NodeExit {
     Killed,
     Stopped,
 }
@@ -100,13 +100,13 @@ impl ChaosNode {
         Ok(Self { node, place, state, address })
     }
 
-    pub fn socket(&self) -> Door {
-        Door::Socket(self.node.dirs().socket())
+    pub fn socket(&self) -> NodeEndpoint {
+        NodeEndpoint::Socket(self.node.dirs().socket())
     }
 
-    pub fn tcp(&self) -> Result<Door> {
+    pub fn tcp(&self) -> Result<NodeEndpoint> {
         let token = Token::read(&self.node.dirs().token())?;
-        Ok(Door::Tcp { address: self.address, token: token.as_str().to_owned() })
+        Ok(NodeEndpoint::Tcp { address: self.address, token: token.as_str().to_owned() })
     }
 
     pub fn is_alive(&self) -> bool {
@@ -142,13 +142,13 @@ impl ChaosNode {
     }
 
     /// Takes the node away.
-    pub async fn go(&mut self, going: Going) -> Result<()> {
+    pub async fn go(&mut self, going: NodeExit) -> Result<()> {
         match going {
-            Going::Killed => {
+            NodeExit::Killed => {
                 self.node.kill9();
                 Ok(())
             }
-            Going::Stopped => self.node.stop(StopSessions::Keep).await,
+            NodeExit::Stopped => self.node.stop(StopSessions::Keep).await,
         }
     }
 

@@ -22,7 +22,7 @@ pub enum Expected {
 
 /// Code, and what it prints.
 #[derive(Debug, Clone)]
-pub struct Program {
+pub struct TurnProgram {
     pub code: String,
     pub expected: Expected,
 }
@@ -47,7 +47,7 @@ pub fn state() -> &'static str {
 }
 
 /// Numbered lines, written in four ways.
-pub fn numbered(turn: &str, random: &mut Random) -> Program {
+pub fn numbered(turn: &str, random: &mut Random) -> TurnProgram {
     let sizes = [(5, 10), (5, 10), (50, 30), (200, 60), (1000, 50), (100, 4000)];
     let (lines, width) = *random.pick(&sizes);
     let pause = if random.chance(20) { 0.002 } else { 0.0 };
@@ -64,11 +64,11 @@ pub fn numbered(turn: &str, random: &mut Random) -> Program {
     );
     let line = |i: usize| format!("{turn}:{i}:{}\n", "ab".repeat((i * 7919) % width));
     let printed: String = (0..lines).map(line).collect();
-    Program { code, expected: Expected::Exactly(printed.into_bytes()) }
+    TurnProgram { code, expected: Expected::Exactly(printed.into_bytes()) }
 }
 
 /// Bytes that are not UTF-8, NUL, and a character split over two writes.
-pub fn odd_bytes(random: &mut Random) -> Program {
+pub fn odd_bytes(random: &mut Random) -> TurnProgram {
     let rounds = random.within(1, 40);
     let code = format!(
         "import os\n\
@@ -78,11 +78,11 @@ pub fn odd_bytes(random: &mut Random) -> Program {
     let mut once: Vec<u8> = (0..=255).collect();
     once.extend_from_slice(b"\xc3\xa9\n");
     let rounds = usize::try_from(rounds).unwrap_or_default();
-    Program { code, expected: Expected::Exactly(once.repeat(rounds)) }
+    TurnProgram { code, expected: Expected::Exactly(once.repeat(rounds)) }
 }
 
 /// Lines of both streams, of several bytes a character.
-pub fn two_streams(turn: &str, random: &mut Random) -> Program {
+pub fn two_streams(turn: &str, random: &mut Random) -> TurnProgram {
     let lines = random.within(10, 120);
     let code = format!(
         "import sys\n\
@@ -90,30 +90,30 @@ pub fn two_streams(turn: &str, random: &mut Random) -> Program {
          print('out {turn} %d ééé'%i)\n    print('err {turn} %d ééé'%i,file=sys.stderr)\n"
     );
     let of = |stream: &str| (0..lines).map(|i| format!("{stream} {turn} {i} ééé")).collect();
-    Program { code, expected: Expected::TwoStreams { stdout: of("out"), stderr: of("err") } }
+    TurnProgram { code, expected: Expected::TwoStreams { stdout: of("out"), stderr: of("err") } }
 }
 
 /// Lines with pauses between them, for the given time.
-pub fn slow(turn: &str, millis: u64) -> Program {
+pub fn slow(turn: &str, millis: u64) -> TurnProgram {
     let lines = millis / 20 + 1;
     let code = format!(
         "import time\nfor i in range({lines}):\n    print('{turn}',i)\n    time.sleep(0.02)\n"
     );
     let printed: String = (0..lines).map(|i| format!("{turn} {i}\n")).collect();
-    Program { code, expected: Expected::Exactly(printed.into_bytes()) }
+    TurnProgram { code, expected: Expected::Exactly(printed.into_bytes()) }
 }
 
 /// One line: the turn's id.
-pub fn brief(turn: &str) -> Program {
+pub fn brief(turn: &str) -> TurnProgram {
     let expected = Expected::Exactly(format!("{turn}\n").into_bytes());
-    Program { code: format!("print('{turn}')\n"), expected }
+    TurnProgram { code: format!("print('{turn}')\n"), expected }
 }
 
 /// A line, and an error.
-pub fn failing(turn: &str) -> Program {
+pub fn failing(turn: &str) -> TurnProgram {
     let code = format!("print('before {turn}')\nraise ValueError('{turn}')\n");
     let expected = Expected::Beginning(format!("before {turn}\n").into_bytes());
-    Program { code, expected }
+    TurnProgram { code, expected }
 }
 
 /// What differs between output and what was expected, if anything does. A turn that did not end `ok`

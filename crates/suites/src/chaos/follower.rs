@@ -10,9 +10,9 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::asker::Asker;
-use super::http::{Request, Wire};
+use super::http_client::HttpClient;
 use super::random::Random;
+use super::raw_http::{RawConnection, RawRequest};
 use super::world::set;
 
 /// Between two connections.
@@ -25,24 +25,24 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 const REST_WAIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-pub struct Follower {
-    shared: Arc<Shared>,
+pub struct EventFollower {
+    shared: Arc<FollowerState>,
     task: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct FollowerState {
     events: Mutex<Vec<Value>>,
     ended: AtomicBool,
     /// No more cuts: the end of the stream is waited for.
     hurry: AtomicBool,
 }
 
-impl Follower {
-    pub fn start(asker: &Asker, session: &str, random: Random) -> Self {
-        let shared = Arc::new(Shared::default());
-        let follow = Follow {
-            asker: asker.beside(),
+impl EventFollower {
+    pub fn start(http: &HttpClient, session: &str, random: Random) -> Self {
+        let shared = Arc::new(FollowerState::default());
+        let follow = FollowTask {
+            http: http.another_connection(),
             path: format!("/v1/sessions/{session}/events"),
             random,
             shared: Arc::clone(&shared),
@@ -63,25 +63,25 @@ impl Follower {
     }
 }
 
-impl Drop for Follower {
+impl Drop for EventFollower {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-struct Follow {
-    asker: Asker,
+struct FollowTask {
+    http: HttpClient,
     path: String,
     random: Random,
-    shared: Arc<Shared>,
+    shared: Arc<FollowerState>,
 }
 
-impl Follow {
+impl FollowTask {
     async fn run(mut self) {
         while !self.shared.ended.load(Ordering::Relaxed) {
             // A broken connection is what a follower expects; the next one goes on.
             let _ = self.connection().await;
-            self.asker.world.ledger.count("follower connections");
+            self.http.world.ledger.count("follower connections");
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -93,14 +93,14 @@ impl Follow {
             false => *self.random.pick(&[u64::MAX, u64::MAX, 100, 1000, 5000, 50_000, 500_000]),
         };
         let until = Instant::now() + Duration::from_millis(self.random.within(500, 8000));
-        let mut wire = Wire::open(&self.asker.door).await?;
-        let request = Request::get(self.path.as_str())
+        let mut connection = RawConnection::open(&self.http.door).await?;
+        let request = RawRequest::get(self.path.as_str())
             .header("accept", "text/event-stream")
             .header("last-event-id", self.last().to_string());
-        wire.write(&request.bytes(&self.asker.door)).await?;
-        let (status, _) = wire.head().await?;
+        connection.write(&request.bytes(&self.http.door)).await?;
+        let (status, _) = connection.head().await?;
         if status != 200 {
-            self.asker.world.ledger.count(&format!("follower status {status}"));
+            self.http.world.ledger.count(&format!("follower status {status}"));
             return Ok(());
         }
         let (mut text, mut bytes) = (Vec::new(), 0);
@@ -109,7 +109,7 @@ impl Follow {
                 true => SILENCE_MAX,
                 false => until.saturating_duration_since(Instant::now()),
             };
-            let Ok(chunk) = timeout(wait.min(SILENCE_MAX), wire.chunk()).await else {
+            let Ok(chunk) = timeout(wait.min(SILENCE_MAX), connection.chunk()).await else {
                 return Ok(());
             };
             let Some(chunk) = chunk? else { return Ok(()) };
@@ -137,7 +137,7 @@ impl Follow {
         if seq != Some(wanted) || id != seq {
             let path = &self.path;
             let text = format!("{path}: event {wanted} is next, and {seq:?} came with id {id:?}");
-            self.asker.violation("stream", text);
+            self.http.violation("stream", text);
             // Going on would tell the same again for each event.
             set(&self.shared.ended);
             return;

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use windlass_testkit::{processes, python};
 
 use super::chaos_node::ChaosNode;
-use super::http::Door;
+use super::raw_http::NodeEndpoint;
 use super::world::World;
 use crate::workspace;
 
@@ -63,7 +63,7 @@ pub fn start(world: &Arc<World>, node: &ChaosNode, program: &Path) -> Result<Gue
             command.args(["--input-type=module", "--eval", TYPESCRIPT_SDK, "--", &seed]);
             command.arg(module);
             // The TCP door for this one.
-            if let Door::Tcp { address, token } = node.tcp()? {
+            if let NodeEndpoint::Tcp { address, token } = node.tcp()? {
                 command.env("WINDLASS_URL", format!("http://{address}"));
                 command.env("WINDLASS_TOKEN", token);
             }

@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use rustix::mount::{MountFlags, mount};
 
-use crate::{Verdict, workspace};
+use crate::{RunVerdict, workspace};
 
 /// Tells a run inside where its small disk is.
 pub const DISK: &str = "WINDLASS_CHAOS_DISK";
@@ -29,7 +29,7 @@ const UP: &str = "ip link set lo up && exec \"$@\"";
 
 /// How far a run has come on its way inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum ReexecStep {
     /// As it was started.
     Outside,
     /// In namespaces of its own, as root.
@@ -38,7 +38,7 @@ pub enum Step {
     Player,
 }
 
-impl Step {
+impl ReexecStep {
     pub fn now() -> Self {
         match std::env::var(STEP).as_deref() {
             Ok("namespaces") => Self::Namespaces,
@@ -53,7 +53,7 @@ pub fn is_root() -> bool {
 }
 
 /// Runs the same command in namespaces of its own.
-pub fn enter_namespaces(program: &Path) -> Result<Verdict> {
+pub fn enter_namespaces(program: &Path) -> Result<RunVerdict> {
     let status = Command::new("unshare")
         .args(["--net", "--mount", "--propagation", "private", "sh", "-c", UP, "sh"])
         .arg(std::env::current_exe()?)
@@ -66,7 +66,7 @@ pub fn enter_namespaces(program: &Path) -> Result<Verdict> {
 }
 
 /// Mounts the small disk and runs the same command once more, as `user` where one is named.
-pub fn enter_player(program: &Path, user: Option<&str>) -> Result<Verdict> {
+pub fn enter_player(program: &Path, user: Option<&str>) -> Result<RunVerdict> {
     let place = tempfile::Builder::new().prefix("wl-chaos-").tempdir_in(PLACE)?;
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755))?;
     let disk = place.path().join("disk");
@@ -125,10 +125,10 @@ fn as_user(user: &str, program: &Path, place: &Path, disk: &Path) -> Result<Comm
     Ok(su)
 }
 
-fn verdict(code: Option<i32>) -> Result<Verdict> {
+fn verdict(code: Option<i32>) -> Result<RunVerdict> {
     match code {
-        Some(0) => Ok(Verdict::Good),
-        Some(1) => Ok(Verdict::Bad),
+        Some(0) => Ok(RunVerdict::Good),
+        Some(1) => Ok(RunVerdict::Bad),
         other => anyhow::bail!("the run inside ended with {other:?}"),
     }
 }

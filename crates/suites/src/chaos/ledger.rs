@@ -11,18 +11,18 @@ const TEXT_CHARS_MAX: usize = 1500;
 const PRINTED_MAX: u64 = 40;
 
 #[derive(Debug)]
-pub struct Ledger {
+pub struct ChaosLedger {
     seed: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<LedgerCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct LedgerCounts {
     violations: u64,
     counts: BTreeMap<String, u64>,
 }
 
-impl Ledger {
+impl ChaosLedger {
     pub fn new(seed: u64) -> Self {
         Self { seed, inner: Mutex::default() }
     }

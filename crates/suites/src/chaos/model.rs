@@ -7,13 +7,13 @@ use windlass_protocol::event::EndReason;
 use windlass_protocol::{ErrorCode, Outcome};
 
 use super::code::{self, Expected};
-use super::follower::Follower;
+use super::follower::EventFollower;
 use super::random::Random;
-use super::world::{Facts, TroubleMark, World};
+use super::world::{SessionFacts, TroubleMark, World};
 
 /// What kind of turn it is, and so how it may end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum TurnKind {
     /// It must end `ok`.
     Plain,
     /// It raises.
@@ -31,7 +31,7 @@ pub enum Shape {
 #[derive(Debug)]
 pub struct TurnModel {
     pub id: String,
-    pub shape: Shape,
+    pub shape: TurnKind,
     pub expected: Expected,
     /// How it ended, as the client was told first.
     pub outcome: Option<Outcome>,
@@ -52,18 +52,18 @@ pub struct TurnModel {
 pub struct SessionModel {
     pub id: String,
     pub token: String,
-    pub facts: Arc<Facts>,
+    pub facts: Arc<SessionFacts>,
     pub turns: Vec<TurnModel>,
     /// What the memory of a twin held when it was forked.
     pub inherited: Vec<String>,
-    pub follower: Option<Follower>,
+    pub follower: Option<EventFollower>,
     /// Turns that ended with the state lost.
     pub losses: u64,
     next_turn: u64,
 }
 
 impl SessionModel {
-    pub fn new(id: &str, token: &str, facts: Arc<Facts>) -> Self {
+    pub fn new(id: &str, token: &str, facts: Arc<SessionFacts>) -> Self {
         Self {
             id: id.to_owned(),
             token: token.to_owned(),
@@ -96,7 +96,7 @@ impl SessionModel {
     }
 
     /// Notes that a turn is about to be submitted.
-    pub fn expect(&mut self, world: &World, id: &str, shape: Shape, expected: Expected) {
+    pub fn expect(&mut self, world: &World, id: &str, shape: TurnKind, expected: Expected) {
         self.turns.push(TurnModel {
             id: id.to_owned(),
             shape,
@@ -200,17 +200,20 @@ impl TurnModel {
             // Code that is interrupted under load may need longer than its grace.
             (Outcome::Lost, Some(ErrorCode::Unstoppable)) => {
                 losses.may_lose
-                    || matches!(self.shape, Shape::Interrupted | Shape::Late | Shape::Fatal)
+                    || matches!(
+                        self.shape,
+                        TurnKind::Interrupted | TurnKind::Late | TurnKind::Fatal
+                    )
             }
-            (Outcome::Lost, _) => losses.may_lose || self.shape == Shape::Fatal,
-            (Outcome::Ok, _) => matches!(self.shape, Shape::Plain | Shape::Either),
+            (Outcome::Lost, _) => losses.may_lose || self.shape == TurnKind::Fatal,
+            (Outcome::Ok, _) => matches!(self.shape, TurnKind::Plain | TurnKind::Either),
             (Outcome::Error, None) => match self.shape {
-                Shape::Failing => true,
-                Shape::Either => losses.may_lose || losses.before > 0,
+                TurnKind::Failing => true,
+                TurnKind::Either => losses.may_lose || losses.before > 0,
                 _ => false,
             },
-            (Outcome::Interrupted, _) => self.shape == Shape::Interrupted,
-            (Outcome::TimedOut, _) => matches!(self.shape, Shape::Late | Shape::Fatal),
+            (Outcome::Interrupted, _) => self.shape == TurnKind::Interrupted,
+            (Outcome::TimedOut, _) => matches!(self.shape, TurnKind::Late | TurnKind::Fatal),
             // A session that ends takes its turns with it, and says so.
             (Outcome::Error, Some(_)) => losses.may_lose,
         }
@@ -223,7 +226,11 @@ mod tests {
     use super::*;
 
     fn model(world: &World) -> SessionModel {
-        SessionModel::new("s", "token", Arc::new(Facts::new("s", "s", world.scarcity.mark())))
+        SessionModel::new(
+            "s",
+            "token",
+            Arc::new(SessionFacts::new("s", "s", world.scarcity.mark())),
+        )
     }
 
     fn turn(outcome: &str, code: Option<&str>) -> Turn {
@@ -238,10 +245,10 @@ mod tests {
 
     /// Whether a turn of the shape may end so.
     fn allowed(
-        shape: Shape,
+        shape: TurnKind,
         outcome: &str,
         code: Option<&str>,
-        prepare: fn(&World, &Facts),
+        prepare: fn(&World, &SessionFacts),
     ) -> bool {
         let world = World::new(1, "/python".into()).unwrap();
         let mut session = model(&world);
@@ -252,11 +259,11 @@ mod tests {
 
     #[test]
     fn a_turn_ends_as_its_code_has_it_unless_a_fault_explains_another_end() {
-        let quiet: fn(&World, &Facts) = |_, _| {};
-        assert!(allowed(Shape::Plain, "ok", None, quiet));
-        assert!(allowed(Shape::Failing, "error", None, quiet));
-        assert!(allowed(Shape::Late, "timed_out", None, quiet));
-        assert!(allowed(Shape::Late, "lost", Some("unstoppable"), quiet));
+        let quiet: fn(&World, &SessionFacts) = |_, _| {};
+        assert!(allowed(TurnKind::Plain, "ok", None, quiet));
+        assert!(allowed(TurnKind::Failing, "error", None, quiet));
+        assert!(allowed(TurnKind::Late, "timed_out", None, quiet));
+        assert!(allowed(TurnKind::Late, "lost", Some("unstoppable"), quiet));
         for (outcome, code) in [
             ("error", None),
             ("error", Some("disk_full")),
@@ -265,21 +272,21 @@ mod tests {
             ("timed_out", Some("deadline_passed")),
             ("interrupted", None),
         ] {
-            assert!(!allowed(Shape::Plain, outcome, code, quiet), "{outcome} {code:?}");
+            assert!(!allowed(TurnKind::Plain, outcome, code, quiet), "{outcome} {code:?}");
         }
-        let hurt: fn(&World, &Facts) = |_, facts| set(&facts.worker_hurt);
-        assert!(allowed(Shape::Plain, "lost", Some("worker_died"), hurt));
-        assert!(!allowed(Shape::Plain, "timed_out", Some("deadline_passed"), hurt));
-        let full: fn(&World, &Facts) = |world, _| world.disk.begin();
-        assert!(allowed(Shape::Plain, "error", Some("disk_full"), full));
-        assert!(!allowed(Shape::Plain, "lost", Some("worker_died"), full));
+        let hurt: fn(&World, &SessionFacts) = |_, facts| set(&facts.worker_hurt);
+        assert!(allowed(TurnKind::Plain, "lost", Some("worker_died"), hurt));
+        assert!(!allowed(TurnKind::Plain, "timed_out", Some("deadline_passed"), hurt));
+        let full: fn(&World, &SessionFacts) = |world, _| world.disk.begin();
+        assert!(allowed(TurnKind::Plain, "error", Some("disk_full"), full));
+        assert!(!allowed(TurnKind::Plain, "lost", Some("worker_died"), full));
     }
 
     #[test]
     fn an_outcome_that_changes_is_a_fault() {
         let world = World::new(1, "/python".into()).unwrap();
         let mut session = model(&world);
-        session.expect(&world, "s-1", Shape::Plain, Expected::Anything);
+        session.expect(&world, "s-1", TurnKind::Plain, Expected::Anything);
         assert_eq!(session.ended(&world, &turn("ok", None)), None);
         assert_eq!(session.ended(&world, &turn("ok", None)), None);
         assert!(session.ended(&world, &turn("error", None)).is_some());

@@ -10,14 +10,14 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 use windlass_protocol::api::{SessionList, StopSessions};
 
-use super::asker::Asker;
 use super::chaos_node::{ChaosNode, StartLimits};
 use super::client::ChaosClient;
-use super::faults::{Fault, Faults};
+use super::faults::{FaultInjector, FaultKind};
 use super::guests;
-use super::http::{Door, Request};
+use super::http_client::HttpClient;
 use super::leftovers;
 use super::random::Random;
+use super::raw_http::{NodeEndpoint, RawRequest};
 use super::small_disk::SmallDisk;
 use super::world::World;
 
@@ -36,10 +36,10 @@ const FAULTS_PATH: u64 = 1 << 32;
 
 /// What every seed of a run has in common.
 #[derive(Debug)]
-pub struct Stage {
+pub struct RunSetup {
     pub program: PathBuf,
     pub seconds: u64,
-    pub faults: Vec<Fault>,
+    pub faults: Vec<FaultKind>,
     /// A small file system, where one could be mounted.
     pub disk: Option<PathBuf>,
     /// A cgroup that can limit processes.
@@ -48,7 +48,7 @@ pub struct Stage {
 
 /// What one seed gave.
 #[derive(Debug)]
-pub struct Played {
+pub struct SeedResult {
     pub counts: BTreeMap<String, u64>,
     pub violations: u64,
     pub seconds: f64,
@@ -56,7 +56,7 @@ pub struct Played {
     pub kept: Option<PathBuf>,
 }
 
-pub async fn play(stage: &Stage, seed: u64) -> Result<Played> {
+pub async fn play(stage: &RunSetup, seed: u64) -> Result<SeedResult> {
     let began = Instant::now();
     let world = Arc::new(World::new(seed, windlass_testkit::python())?);
     let disk = stage.disk.as_deref().map(SmallDisk::new);
@@ -65,8 +65,8 @@ pub async fn play(stage: &Stage, seed: u64) -> Result<Played> {
     let node = ChaosNode::start(&stage.program, start_by, root, stage.cgroup.as_deref()).await?;
     let clients = clients(&world, &node)?;
     let guests = guests::start(&world, &node, &stage.program)?;
-    let faults = Faults {
-        asker: Asker::new(&world, "faults", &node.socket()),
+    let faults = FaultInjector {
+        http: HttpClient::new(&world, "faults", &node.socket()),
         node,
         kinds: stage.faults.clone(),
         disk: disk.clone(),
@@ -82,7 +82,7 @@ pub async fn play(stage: &Stage, seed: u64) -> Result<Played> {
     finish(&world, clients).await;
     guests.finish(&world).await;
     let kept = end(&world, &mut faults, disk.as_ref()).await?;
-    Ok(Played {
+    Ok(SeedResult {
         counts: world.ledger.counts(),
         violations: world.ledger.violations(),
         seconds: began.elapsed().as_secs_f64(),
@@ -94,9 +94,9 @@ fn clients(world: &Arc<World>, node: &ChaosNode) -> Result<JoinSet<()>> {
     let mut clients = JoinSet::new();
     let tcp = node.tcp()?;
     for number in 0..SOCKET_CLIENTS + TCP_CLIENTS {
-        let door: Door = if number < SOCKET_CLIENTS { node.socket() } else { tcp.clone() };
-        let asker = Asker::new(world, &number.to_string(), &door);
-        clients.spawn(ChaosClient::new(asker, number).run());
+        let door: NodeEndpoint = if number < SOCKET_CLIENTS { node.socket() } else { tcp.clone() };
+        let http = HttpClient::new(world, &number.to_string(), &door);
+        clients.spawn(ChaosClient::new(http, number).run());
     }
     Ok(clients)
 }
@@ -118,23 +118,23 @@ async fn finish(world: &World, mut clients: JoinSet<()>) {
 /// Closes what is left, stops the node, and looks for what stays behind.
 async fn end(
     world: &Arc<World>,
-    faults: &mut Faults,
+    faults: &mut FaultInjector,
     disk: Option<&SmallDisk>,
 ) -> Result<Option<PathBuf>> {
-    let mut asker = Asker::new(world, "end", &faults.node.socket());
-    close_all(&mut asker).await;
+    let mut http = HttpClient::new(world, "end", &faults.node.socket());
+    close_all(&mut http).await;
     if let Some(left) = leftovers::of_sessions(&faults.node.node).await {
-        asker.violation("left", left);
+        http.violation("left", left);
     }
     if let Err(error) = faults.node.node.stop(StopSessions::End).await {
-        asker.violation("stop", format!("{error:#}"));
+        http.violation("stop", format!("{error:#}"));
     }
     if let Some(left) = leftovers::of_node(&faults.node.node, &faults.node.state).await {
-        asker.violation("left", left);
+        http.violation("left", left);
     }
     let log = faults.node.log();
     if let Some(line) = log.lines().find(|line| line.contains("panicked at")) {
-        asker.violation("panic", line);
+        http.violation("panic", line);
     }
     let kept = match world.ledger.violations() {
         0 => None,
@@ -147,16 +147,18 @@ async fn end(
 }
 
 /// Sessions that malformed requests made, and that clients could not close.
-async fn close_all(asker: &mut Asker) {
-    let Ok(answer) = asker.patient(&Request::get("/v1/sessions"), 0).await else { return };
-    let Some(list) = asker.read::<SessionList>("the sessions", &answer) else { return };
+async fn close_all(http: &mut HttpClient) {
+    let Ok(answer) = http.send_with_retry(&RawRequest::get("/v1/sessions"), 0).await else {
+        return;
+    };
+    let Some(list) = http.read::<SessionList>("the sessions", &answer) else { return };
     for session in list.sessions {
-        asker.world.ledger.count("sessions closed at the end");
-        let request = Request::delete(format!("/v1/sessions/{}?grace_ms=0", session.id));
-        if let Ok(answer) = asker.patient(&request, 0).await
+        http.world.ledger.count("sessions closed at the end");
+        let request = RawRequest::delete(format!("/v1/sessions/{}?grace_ms=0", session.id));
+        if let Ok(answer) = http.send_with_retry(&request, 0).await
             && answer.status != 200
         {
-            asker.violation("close", format!("{}: {}", session.id, answer.shown()));
+            http.violation("close", format!("{}: {}", session.id, answer.shown()));
         }
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::ledger::Ledger;
+use super::ledger::ChaosLedger;
 
 /// The codes that clients were promised.
 const OPENAPI: &str = include_str!("../../../../docs/openapi.json");
@@ -18,7 +18,7 @@ const OPENAPI: &str = include_str!("../../../../docs/openapi.json");
 #[derive(Debug)]
 pub struct World {
     pub seed: u64,
-    pub ledger: Ledger,
+    pub ledger: ChaosLedger,
     pub interpreter: PathBuf,
     pub codes: BTreeSet<String>,
     pub disk: Trouble,
@@ -30,7 +30,7 @@ pub struct World {
     pub node: Trouble,
     over: AtomicBool,
     cuts: watch::Sender<u64>,
-    sessions: Mutex<Vec<Arc<Facts>>>,
+    sessions: Mutex<Vec<Arc<SessionFacts>>>,
 }
 
 /// A condition that comes and goes.
@@ -76,7 +76,7 @@ impl Trouble {
 
 /// What faults did to one session, and what its client does to it.
 #[derive(Debug)]
-pub struct Facts {
+pub struct SessionFacts {
     pub session: String,
     /// The session that its family began with: itself, unless it is a twin.
     pub family: String,
@@ -92,7 +92,7 @@ pub struct Facts {
     pub scarcity: TroubleMark,
 }
 
-impl Facts {
+impl SessionFacts {
     pub fn new(session: &str, family: &str, scarcity: TroubleMark) -> Self {
         Self {
             session: session.to_owned(),
@@ -130,7 +130,7 @@ impl World {
     pub fn new(seed: u64, interpreter: PathBuf) -> Result<Self> {
         Ok(Self {
             seed,
-            ledger: Ledger::new(seed),
+            ledger: ChaosLedger::new(seed),
             interpreter,
             codes: promised_codes()?,
             disk: Trouble::default(),
@@ -162,7 +162,7 @@ impl World {
         self.cuts.subscribe()
     }
 
-    pub fn born(&self, facts: &Arc<Facts>) {
+    pub fn born(&self, facts: &Arc<SessionFacts>) {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(facts));
     }
 
@@ -171,7 +171,7 @@ impl World {
         sessions.retain(|facts| facts.session != session);
     }
 
-    pub fn live(&self) -> Vec<Arc<Facts>> {
+    pub fn live(&self) -> Vec<Arc<SessionFacts>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -19,12 +19,12 @@ pub struct Fixture {
     pub words: &'static str,
     /// The call's own arguments are there as `arguments`.
     code: &'static str,
-    kind: Kind,
+    kind: FixtureKind,
 }
 
 /// How a turn is to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FixtureKind {
     /// It ends by itself, and so may share a session with others.
     Plain,
     /// It waits for something that may never come: it has a session of its own.
@@ -44,15 +44,15 @@ const RUN: &str = "run";
 const FIELD: &str = "input";
 
 const fn plain(tool: &'static str, words: &'static str, code: &'static str) -> Fixture {
-    Fixture { tool, words, code, kind: Kind::Plain }
+    Fixture { tool, words, code, kind: FixtureKind::Plain }
 }
 
 const fn lasting(tool: &'static str, words: &'static str, code: &'static str) -> Fixture {
-    Fixture { tool, words, code, kind: Kind::Lasting }
+    Fixture { tool, words, code, kind: FixtureKind::Lasting }
 }
 
 const fn background(tool: &'static str, words: &'static str, code: &'static str) -> Fixture {
-    Fixture { tool, words, code, kind: Kind::Background }
+    Fixture { tool, words, code, kind: FixtureKind::Background }
 }
 
 const ASKS: &str = "asks for a line";
@@ -107,7 +107,7 @@ Dot()";
 /// A session that is there before the suite comes: what a turn of it has left, by the names of the
 /// suite's resources.
 #[derive(Debug, Default)]
-pub struct Prepared {
+pub struct PreparedSession {
     resources: BTreeMap<&'static str, String>,
 }
 
@@ -118,7 +118,7 @@ pub const RESOURCES: &[(&str, &str)] = &[
     ("test://static-binary", "an image that a turn displayed"),
 ];
 
-impl Prepared {
+impl PreparedSession {
     /// Makes the session and runs the turn.
     pub async fn make(node: &TestNode) -> Result<Self> {
         let client = node.client().await?;
@@ -140,24 +140,24 @@ impl Prepared {
 }
 
 /// A name that was put for another one.
-pub type Renamed = (String, String);
+pub type NameReplacement = (String, String);
 
 /// Puts ours for the suite's.
 #[derive(Debug, Default)]
 pub struct Translator {
-    prepared: Prepared,
+    prepared: PreparedSession,
     sessions: BTreeMap<&'static str, u64>,
     last: u64,
 }
 
 impl Translator {
-    pub fn new(prepared: Prepared) -> Self {
+    pub fn new(prepared: PreparedSession) -> Self {
         Self { prepared, ..Self::default() }
     }
 
     /// Changes a request that names something of the suite's; none, if it does not. The name that
     /// was replaced may stand elsewhere in the request, too.
-    pub fn translate(&mut self, message: &mut Value) -> Option<Option<Renamed>> {
+    pub fn translate(&mut self, message: &mut Value) -> Option<Option<NameReplacement>> {
         let method = message.get("method")?.as_str()?.to_owned();
         let params = message.get_mut("params")?.as_object_mut()?;
         match &*method {
@@ -173,14 +173,14 @@ impl Translator {
         }
     }
 
-    fn call(&mut self, params: &mut Map<String, Value>) -> Option<Renamed> {
+    fn call(&mut self, params: &mut Map<String, Value>) -> Option<NameReplacement> {
         let name = params.get("name")?.as_str()?;
         let fixture = FIXTURES.iter().find(|fixture| fixture.tool == name)?;
         // A call that goes on says where it was.
         let goes_on = params.contains_key("requestState");
         let session = match fixture.kind {
-            Kind::Plain => SHARED.to_owned(),
-            Kind::Lasting | Kind::Background => self.session(fixture.tool, goes_on),
+            FixtureKind::Plain => SHARED.to_owned(),
+            FixtureKind::Lasting | FixtureKind::Background => self.session(fixture.tool, goes_on),
         };
         let arguments = params.get("arguments").cloned().unwrap_or_else(|| json!({}));
         params.insert("name".to_owned(), json!(RUN));
@@ -221,7 +221,7 @@ impl Fixture {
         let mut run = Map::new();
         run.insert("code".to_owned(), json!(code));
         run.insert("session".to_owned(), json!(session));
-        if self.kind == Kind::Background {
+        if self.kind == FixtureKind::Background {
             run.insert("wait_seconds".to_owned(), json!(0));
         }
         run
@@ -282,7 +282,7 @@ mod tests {
     fn a_resource_of_the_suites_becomes_one_of_ours() {
         let ours = "windlass://sessions/s/output".to_owned();
         let resources = BTreeMap::from([("test://static-text", ours.clone())]);
-        let mut translator = Translator::new(Prepared { resources });
+        let mut translator = Translator::new(PreparedSession { resources });
         let mut read = json!({"method": "resources/read", "params": {"uri": "test://static-text"}});
         let renamed = translator.translate(&mut read);
         assert_eq!(renamed, Some(Some(("test://static-text".to_owned(), ours.clone()))));

@@ -10,11 +10,11 @@ use super::scenarios::{SCENARIOS, Standing, applies, standing_of};
 
 /// One scenario in one round of a suite.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct ScenarioRow {
     /// `stable`, `alpha 2026-07-28`, ...
     pub round: String,
     pub scenario: String,
-    pub verdict: Verdict,
+    pub verdict: ScenarioVerdict,
     /// Checks that were put to the test, and those of them that passed.
     pub tried: usize,
     pub passed: usize,
@@ -24,7 +24,7 @@ pub struct Row {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum ScenarioVerdict {
     Passed,
     Failed,
     DoesNotApply,
@@ -32,9 +32,9 @@ pub enum Verdict {
     Unknown,
 }
 
-impl Row {
+impl ScenarioRow {
     pub fn is_bad(&self) -> bool {
-        matches!(self.verdict, Verdict::Failed | Verdict::Unknown)
+        matches!(self.verdict, ScenarioVerdict::Failed | ScenarioVerdict::Unknown)
     }
 
     pub fn json(&self) -> String {
@@ -43,20 +43,20 @@ impl Row {
 }
 
 /// The verdict about one scenario; no checks mean that the suite left none.
-pub fn judge(round: &str, scenario: &str, checks: Option<&[Check]>) -> Row {
+pub fn judge(round: &str, scenario: &str, checks: Option<&[Check]>) -> ScenarioRow {
     let standing = standing_of(scenario);
     let (verdict, words) = match (standing, checks) {
-        (None, _) => (Verdict::Unknown, "not in the list".to_owned()),
-        (Some(_), None) => (Verdict::Failed, "the suite left no result".to_owned()),
+        (None, _) => (ScenarioVerdict::Unknown, "not in the list".to_owned()),
+        (Some(_), None) => (ScenarioVerdict::Failed, "the suite left no result".to_owned()),
         (Some(Standing::DoesNotApply(reason)), Some(_)) => {
-            (Verdict::DoesNotApply, reason.to_owned())
+            (ScenarioVerdict::DoesNotApply, reason.to_owned())
         }
         (Some(Standing::Applies), Some(checks)) => weigh(checks, &[]),
         (Some(Standing::AppliesBut(excepted)), Some(checks)) => weigh(checks, excepted),
     };
     let tried = checks.unwrap_or_default().iter().filter(|check| check.is_tried());
     let (tried, bad): (Vec<_>, Vec<_>) = tried.partition(|check| !check.is_bad());
-    Row {
+    ScenarioRow {
         round: round.to_owned(),
         scenario: scenario.to_owned(),
         verdict,
@@ -66,7 +66,7 @@ pub fn judge(round: &str, scenario: &str, checks: Option<&[Check]>) -> Row {
     }
 }
 
-fn weigh(checks: &[Check], excepted: &[(&str, &str)]) -> (Verdict, String) {
+fn weigh(checks: &[Check], excepted: &[(&str, &str)]) -> (ScenarioVerdict, String) {
     let is_excepted = |check: &Check| excepted.iter().any(|(id, _)| *id == check.id);
     let bad: Vec<&Check> =
         checks.iter().filter(|check| check.is_bad() && !is_excepted(check)).collect();
@@ -74,14 +74,14 @@ fn weigh(checks: &[Check], excepted: &[(&str, &str)]) -> (Verdict, String) {
         let complaints = bad.iter().map(|check| {
             format!("{}: {}", check.id, check.message.as_deref().unwrap_or("no words"))
         });
-        return (Verdict::Failed, complaints.collect::<Vec<_>>().join("; "));
+        return (ScenarioVerdict::Failed, complaints.collect::<Vec<_>>().join("; "));
     }
     if !checks.iter().any(|check| check.is_tried() && !is_excepted(check)) {
         // At some revision a scenario may have nothing but what does not apply.
         let first = checks.iter().find(|check| check.is_bad()).map(|check| &*check.id);
         return match excepted.iter().find(|(id, _)| Some(*id) == first) {
-            Some((_, reason)) => (Verdict::DoesNotApply, (*reason).to_owned()),
-            None => (Verdict::Failed, "nothing was put to the test".to_owned()),
+            Some((_, reason)) => (ScenarioVerdict::DoesNotApply, (*reason).to_owned()),
+            None => (ScenarioVerdict::Failed, "nothing was put to the test".to_owned()),
         };
     }
     let seen: BTreeSet<&str> =
@@ -90,7 +90,7 @@ fn weigh(checks: &[Check], excepted: &[(&str, &str)]) -> (Verdict, String) {
         true => String::new(),
         false => format!("without {}", seen.into_iter().collect::<Vec<_>>().join(", ")),
     };
-    (Verdict::Passed, words)
+    (ScenarioVerdict::Passed, words)
 }
 
 /// Entries of the list that this run shows to be wrong: they say that something does not apply,
@@ -125,7 +125,7 @@ pub fn stale<'r>(results: impl Iterator<Item = (&'r str, &'r [Check])> + Clone) 
 
 /// Entries of the list that a whole run does not bear out: no suite has the scenario, or it is said
 /// to apply and passes nowhere.
-pub fn hollow(rows: &[Row]) -> Vec<String> {
+pub fn hollow(rows: &[ScenarioRow]) -> Vec<String> {
     let mut hollow = Vec::new();
     for (name, _) in SCENARIOS {
         let mut verdicts = rows.iter().filter(|row| row.scenario == *name).map(|row| row.verdict);
@@ -133,7 +133,8 @@ pub fn hollow(rows: &[Row]) -> Vec<String> {
             hollow.push(format!("{name} is in the list, and in no suite"));
             continue;
         };
-        let nowhere = first == Verdict::DoesNotApply && verdicts.all(|verdict| verdict == first);
+        let nowhere =
+            first == ScenarioVerdict::DoesNotApply && verdicts.all(|verdict| verdict == first);
         if applies(name) && nowhere {
             hollow.push(format!("{name} is said to apply, and does so nowhere"));
         }
@@ -166,17 +167,17 @@ mod tests {
     fn a_scenario_passes_when_what_applies_of_it_does() {
         let excepted = [("b", "we have none")];
         for (text, verdict, words) in [
-            ("a+", Verdict::Passed, ""),
-            ("a+ b-", Verdict::Passed, "without b"),
-            ("a+ b- b+", Verdict::Passed, "without b"),
-            ("a+ c~", Verdict::Passed, ""),
-            ("a- b-", Verdict::Failed, "a: no words"),
-            ("a!", Verdict::Failed, "a: no words"),
-            ("b-", Verdict::DoesNotApply, "we have none"),
-            ("b+", Verdict::Failed, "nothing was put to the test"),
-            ("a~", Verdict::Failed, "nothing was put to the test"),
-            ("wire-schema-valid+", Verdict::Failed, "nothing was put to the test"),
-            ("a+ wire-schema-valid-", Verdict::Failed, "wire-schema-valid: no words"),
+            ("a+", ScenarioVerdict::Passed, ""),
+            ("a+ b-", ScenarioVerdict::Passed, "without b"),
+            ("a+ b- b+", ScenarioVerdict::Passed, "without b"),
+            ("a+ c~", ScenarioVerdict::Passed, ""),
+            ("a- b-", ScenarioVerdict::Failed, "a: no words"),
+            ("a!", ScenarioVerdict::Failed, "a: no words"),
+            ("b-", ScenarioVerdict::DoesNotApply, "we have none"),
+            ("b+", ScenarioVerdict::Failed, "nothing was put to the test"),
+            ("a~", ScenarioVerdict::Failed, "nothing was put to the test"),
+            ("wire-schema-valid+", ScenarioVerdict::Failed, "nothing was put to the test"),
+            ("a+ wire-schema-valid-", ScenarioVerdict::Failed, "wire-schema-valid: no words"),
         ] {
             assert_eq!(weigh(&checks(text), &excepted), (verdict, words.to_owned()), "{text}");
         }
@@ -185,13 +186,13 @@ mod tests {
     #[test]
     fn a_scenario_that_the_list_does_not_know_is_bad_whatever_it_says() {
         let row = judge("stable", "news", Some(&checks("a+")));
-        assert_eq!((row.verdict, row.is_bad()), (Verdict::Unknown, true));
+        assert_eq!((row.verdict, row.is_bad()), (ScenarioVerdict::Unknown, true));
     }
 
     #[test]
     fn a_scenario_without_a_result_is_bad() {
         let row = judge("stable", "ping", None);
-        assert_eq!((row.verdict, row.tried), (Verdict::Failed, 0));
+        assert_eq!((row.verdict, row.tried), (ScenarioVerdict::Failed, 0));
         assert!(!judge("stable", "ping", Some(&checks("ping+"))).is_bad());
     }
 
@@ -219,16 +220,16 @@ mod tests {
 
     #[test]
     fn the_list_has_no_scenario_that_is_nowhere() {
-        let row = |name: &str, verdict| Row { verdict, ..judge("stable", name, None) };
-        let mut rows: Vec<Row> = SCENARIOS
+        let row = |name: &str, verdict| ScenarioRow { verdict, ..judge("stable", name, None) };
+        let mut rows: Vec<ScenarioRow> = SCENARIOS
             .iter()
             .map(|(name, _)| match applies(name) {
-                true => row(name, Verdict::Passed),
-                false => row(name, Verdict::DoesNotApply),
+                true => row(name, ScenarioVerdict::Passed),
+                false => row(name, ScenarioVerdict::DoesNotApply),
             })
             .collect();
         assert_eq!(hollow(&rows), [""; 0]);
-        rows[0].verdict = Verdict::DoesNotApply;
+        rows[0].verdict = ScenarioVerdict::DoesNotApply;
         rows.retain(|row| row.scenario != "ping");
         assert_eq!(
             hollow(&rows),

@@ -20,12 +20,12 @@ use anyhow::{Context, Result, ensure};
 use windlass_client::Token;
 use windlass_testkit::TestNode;
 
-use self::fixtures::{Prepared, Translator};
+use self::fixtures::{PreparedSession, Translator};
 use self::forward::Forwarder;
-use self::judge::{Row, judge};
+use self::judge::{ScenarioRow, judge};
 use self::results::Check;
-use self::suite::{Round, Suite, Suites};
-use crate::{Verdict, workspace};
+use self::suite::{Suite, SuiteRound, Suites};
+use crate::{RunVerdict, workspace};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -51,22 +51,22 @@ pub struct Args {
 
 /// A round, and which scenarios of it are wanted.
 #[derive(Debug)]
-struct Planned {
-    round: Round,
+struct RoundPlan {
+    round: SuiteRound,
     scenarios: Vec<String>,
 }
 
 /// A round that was played: the checks that each scenario left.
 #[derive(Debug)]
-struct Played {
-    planned: Planned,
+struct RoundResults {
+    planned: RoundPlan,
     results: BTreeMap<String, Vec<Check>>,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     if args.write_docs {
         fs::write(workspace::root().join(docs::PATH), docs::text())?;
-        return Ok(Verdict::Good);
+        return Ok(RunVerdict::Good);
     }
     let began = Instant::now();
     let suites = args.suite.map_or(Suite::ALL.to_vec(), |suite| vec![suite]);
@@ -86,25 +86,25 @@ pub fn run(args: &Args) -> Result<Verdict> {
     };
     let played = with_node(program, move |url| {
         let one = |planned| play(&installed, planned, url, &place);
-        plan.into_iter().map(one).collect::<Result<Vec<Played>>>()
+        plan.into_iter().map(one).collect::<Result<Vec<RoundResults>>>()
     })?;
-    let rows: Vec<Row> = played.iter().flat_map(Played::rows).collect();
+    let rows: Vec<ScenarioRow> = played.iter().flat_map(RoundResults::rows).collect();
     match args.json {
         true => rows.iter().for_each(|row| println!("{}", row.json())),
         false => print!("{}", table::table(&rows, began.elapsed())),
     }
     // Last, where the end of a long run is all that is seen of it.
     let mut complaints: Vec<String> = rows.iter().filter_map(complaint).collect();
-    complaints.extend(judge::stale(played.iter().flat_map(Played::wanted)));
+    complaints.extend(judge::stale(played.iter().flat_map(RoundResults::wanted)));
     if args.suite.is_none() && args.scenario.is_none() {
         complaints.extend(judge::hollow(&rows));
     }
     complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
-    Ok(if complaints.is_empty() { Verdict::Good } else { Verdict::Bad })
+    Ok(if complaints.is_empty() { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
 /// The rounds that have something to play.
-fn plan(installed: &Suites, suites: &[Suite], scenario: Option<&str>) -> Result<Vec<Planned>> {
+fn plan(installed: &Suites, suites: &[Suite], scenario: Option<&str>) -> Result<Vec<RoundPlan>> {
     let mut plan = Vec::new();
     for suite in suites {
         let listed = installed.list(*suite)?;
@@ -113,7 +113,7 @@ fn plan(installed: &Suites, suites: &[Suite], scenario: Option<&str>) -> Result<
             let wanted = of_round.filter(|name| scenario.is_none_or(|scenario| name == scenario));
             let scenarios: Vec<String> = wanted.collect();
             if !scenarios.is_empty() {
-                plan.push(Planned { round: *round, scenarios });
+                plan.push(RoundPlan { round: *round, scenarios });
             }
         }
     }
@@ -132,7 +132,7 @@ fn with_node<T: Send + 'static>(
         let listen = node.client().await?.node_status().await?.listen;
         let address: SocketAddr = listen.context("the node does not listen")?.parse()?;
         let token = Token::read(&node.dirs().token())?;
-        let translator = Translator::new(Prepared::make(&node).await?);
+        let translator = Translator::new(PreparedSession::make(&node).await?);
         let forwarder = Forwarder::start(address, token.as_str(), translator).await?;
         let url = format!("http://{}/mcp", forwarder.address);
         // The forwarder works meanwhile.
@@ -141,13 +141,13 @@ fn with_node<T: Send + 'static>(
     })
 }
 
-fn play(installed: &Suites, planned: Planned, url: &str, place: &Path) -> Result<Played> {
+fn play(installed: &Suites, planned: RoundPlan, url: &str, place: &Path) -> Result<RoundResults> {
     let results = installed.run(planned.round, &planned.scenarios, url, place)?;
-    Ok(Played { planned, results })
+    Ok(RoundResults { planned, results })
 }
 
-impl Played {
-    fn rows(&self) -> impl Iterator<Item = Row> {
+impl RoundResults {
+    fn rows(&self) -> impl Iterator<Item = ScenarioRow> {
         let label = self.planned.round.label();
         let scenarios = self.planned.scenarios.iter();
         scenarios.map(move |name| judge(&label, name, self.results.get(name).map(Vec::as_slice)))
@@ -160,7 +160,7 @@ impl Played {
     }
 }
 
-fn complaint(row: &Row) -> Option<String> {
-    let Row { round, scenario, verdict, words, .. } = row;
+fn complaint(row: &ScenarioRow) -> Option<String> {
+    let ScenarioRow { round, scenario, verdict, words, .. } = row;
     row.is_bad().then(|| format!("{round}: {scenario} {}: {words}", table::word(*verdict)))
 }

@@ -21,14 +21,14 @@ const WIRE_CHECK: &str = "wire-schema-valid";
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Check {
     pub id: String,
-    pub status: Status,
+    pub status: CheckStatus,
     #[serde(default, rename = "errorMessage")]
     pub message: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Status {
+pub enum CheckStatus {
     Success,
     Failure,
     /// A recommendation that was not followed.
@@ -39,12 +39,12 @@ pub enum Status {
 
 impl Check {
     pub fn is_bad(&self) -> bool {
-        matches!(self.status, Status::Failure | Status::Warning)
+        matches!(self.status, CheckStatus::Failure | CheckStatus::Warning)
     }
 
     /// Whether it was put to the test, and not merely to the schema.
     pub fn is_tried(&self) -> bool {
-        self.id != WIRE_CHECK && (self.is_bad() || self.status == Status::Success)
+        self.id != WIRE_CHECK && (self.is_bad() || self.status == CheckStatus::Success)
     }
 }
 

@@ -13,12 +13,12 @@ use windlass_testkit::processes;
 
 use super::results::{self, Check};
 use super::scenarios;
-use crate::packages::{Package, Packages};
+use crate::packages::{Packages, PinnedPackage};
 use crate::workspace;
 
 const NAME: &str = "@modelcontextprotocol/conformance";
-const STABLE: Package = Package::npm("conformance-stable", NAME, "0.1.16");
-const ALPHA: Package = Package::npm("conformance-alpha", NAME, "0.2.0-alpha.12");
+const STABLE: PinnedPackage = PinnedPackage::npm("conformance-stable", NAME, "0.1.16");
+const ALPHA: PinnedPackage = PinnedPackage::npm("conformance-alpha", NAME, "0.2.0-alpha.12");
 
 /// The revision whose scenarios are played at an older one.
 const AFTER_FORCED: &str = "2025-06-18";
@@ -50,22 +50,22 @@ impl Suite {
         self.package().version
     }
 
-    fn package(self) -> &'static Package {
+    fn package(self) -> &'static PinnedPackage {
         match self {
             Self::Stable => &STABLE,
             Self::Alpha => &ALPHA,
         }
     }
 
-    pub fn rounds(self) -> &'static [Round] {
+    pub fn rounds(self) -> &'static [SuiteRound] {
         match self {
-            Self::Stable => &[Round { suite: Self::Stable, at: At::ItsOwn }],
+            Self::Stable => &[SuiteRound { suite: Self::Stable, at: RoundRevision::ItsOwn }],
             Self::Alpha => &[
-                Round { suite: Self::Alpha, at: At::Revision("2026-07-28") },
-                Round { suite: Self::Alpha, at: At::Extensions },
-                Round { suite: Self::Alpha, at: At::Revision("2025-11-25") },
-                Round { suite: Self::Alpha, at: At::Revision("2025-06-18") },
-                Round { suite: Self::Alpha, at: At::Forced("2025-03-26") },
+                SuiteRound { suite: Self::Alpha, at: RoundRevision::Revision("2026-07-28") },
+                SuiteRound { suite: Self::Alpha, at: RoundRevision::Extensions },
+                SuiteRound { suite: Self::Alpha, at: RoundRevision::Revision("2025-11-25") },
+                SuiteRound { suite: Self::Alpha, at: RoundRevision::Revision("2025-06-18") },
+                SuiteRound { suite: Self::Alpha, at: RoundRevision::Forced("2025-03-26") },
             ],
         }
     }
@@ -73,13 +73,13 @@ impl Suite {
 
 /// One call of a suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Round {
+pub struct SuiteRound {
     pub suite: Suite,
-    at: At,
+    at: RoundRevision,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum RoundRevision {
     /// The suite has no choice of revisions.
     ItsOwn,
     Revision(&'static str),
@@ -90,11 +90,11 @@ enum At {
     Extensions,
 }
 
-impl Round {
+impl SuiteRound {
     pub fn label(self) -> String {
         match self.at {
-            At::ItsOwn => self.suite.as_str().to_owned(),
-            At::Revision(_) | At::Forced(_) | At::Extensions => {
+            RoundRevision::ItsOwn => self.suite.as_str().to_owned(),
+            RoundRevision::Revision(_) | RoundRevision::Forced(_) | RoundRevision::Extensions => {
                 format!("{} {}", self.suite.as_str(), self.at_words())
             }
         }
@@ -102,26 +102,26 @@ impl Round {
 
     pub fn at_words(self) -> &'static str {
         match self.at {
-            At::ItsOwn => "2025-11-25",
-            At::Revision(revision) | At::Forced(revision) => revision,
-            At::Extensions => "extensions",
+            RoundRevision::ItsOwn => "2025-11-25",
+            RoundRevision::Revision(revision) | RoundRevision::Forced(revision) => revision,
+            RoundRevision::Extensions => "extensions",
         }
     }
 
-    pub fn has(self, scenario: &Listed) -> bool {
+    pub fn has(self, scenario: &ListedScenario) -> bool {
         let is_at = |revision: &str| scenario.revisions.iter().any(|listed| listed == revision);
         match self.at {
-            At::ItsOwn => true,
-            At::Revision(revision) => is_at(revision),
-            At::Forced(_) => is_at(AFTER_FORCED) && scenarios::applies(&scenario.name),
-            At::Extensions => is_at("extension"),
+            RoundRevision::ItsOwn => true,
+            RoundRevision::Revision(revision) => is_at(revision),
+            RoundRevision::Forced(_) => is_at(AFTER_FORCED) && scenarios::applies(&scenario.name),
+            RoundRevision::Extensions => is_at("extension"),
         }
     }
 }
 
 /// A scenario as its suite lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedScenario {
     pub name: String,
     revisions: Vec<String>,
 }
@@ -134,14 +134,14 @@ pub struct Suites {
 
 impl Suites {
     pub fn prepare(suites: &[Suite]) -> Result<Self> {
-        let packages: Vec<Package> = suites.iter().map(|suite| *suite.package()).collect();
+        let packages: Vec<PinnedPackage> = suites.iter().map(|suite| *suite.package()).collect();
         Ok(Self { packages: Packages::prepare(&packages)? })
     }
 
     /// All server scenarios that the suite has.
-    pub fn list(&self, suite: Suite) -> Result<Vec<Listed>> {
+    pub fn list(&self, suite: Suite) -> Result<Vec<ListedScenario>> {
         let text = workspace::output_of(self.command(suite).args(["list", "--server"]))?;
-        let listed: Vec<Listed> = text.lines().filter_map(listed).collect();
+        let listed: Vec<ListedScenario> = text.lines().filter_map(listed).collect();
         ensure!(!listed.is_empty(), "the {} suite lists no scenario", suite.as_str());
         Ok(listed)
     }
@@ -150,7 +150,7 @@ impl Suites {
     /// too: it is quicker with all of them than with each by itself.
     pub fn run(
         &self,
-        round: Round,
+        round: SuiteRound,
         scenarios: &[String],
         url: &str,
         place: &Path,
@@ -160,7 +160,7 @@ impl Suites {
         fs::create_dir(&directory)?;
         let log = place.join(format!("{}.log", label.replace(' ', "-")));
         // By force, or alone, a scenario is played by its name.
-        if matches!(round.at, At::Forced(_)) || scenarios.len() == 1 {
+        if matches!(round.at, RoundRevision::Forced(_)) || scenarios.len() == 1 {
             for scenario in scenarios {
                 let mut server = self.server(round, url, &directory);
                 to_the_end(server.args(["--scenario", scenario]), &label, &log)?;
@@ -172,16 +172,18 @@ impl Suites {
         results::read(&directory)
     }
 
-    fn server(&self, round: Round, url: &str, directory: &Path) -> Command {
+    fn server(&self, round: SuiteRound, url: &str, directory: &Path) -> Command {
         let mut command = self.command(round.suite);
         command.args(["server", "--url", url, "--output-dir"]).arg(directory);
         if round.suite == Suite::Alpha {
             command.args(["--timeout", SCENARIO_WAIT_MS]);
         }
         match round.at {
-            At::ItsOwn | At::Extensions => &mut command,
-            At::Revision(revision) => command.args(["--spec-version", revision]),
-            At::Forced(revision) => command.args(["--spec-version", revision, "--force"]),
+            RoundRevision::ItsOwn | RoundRevision::Extensions => &mut command,
+            RoundRevision::Revision(revision) => command.args(["--spec-version", revision]),
+            RoundRevision::Forced(revision) => {
+                command.args(["--spec-version", revision, "--force"])
+            }
         };
         command
     }
@@ -218,11 +220,11 @@ fn last_lines(printed: &Path) -> String {
 }
 
 /// `  - ping [2025-06-18,2025-11-25]`
-fn listed(line: &str) -> Option<Listed> {
+fn listed(line: &str) -> Option<ListedScenario> {
     let rest = line.trim_start().strip_prefix("- ")?;
     let (name, revisions) = rest.strip_suffix(']')?.split_once(" [")?;
     let revisions = revisions.split(',').map(|revision| revision.trim().to_owned()).collect();
-    Some(Listed { name: name.to_owned(), revisions })
+    Some(ListedScenario { name: name.to_owned(), revisions })
 }
 
 #[cfg(test)]
@@ -235,7 +237,7 @@ mod tests {
         assert_eq!(ping.name, "ping");
         let tasks = listed("  - tasks-lifecycle [extension]").unwrap();
         assert_eq!(listed("Server scenarios (test against a server):"), None);
-        let rounds = |scenario: &Listed| -> Vec<String> {
+        let rounds = |scenario: &ListedScenario| -> Vec<String> {
             let all = Suite::ALL.iter().flat_map(|suite| suite.rounds());
             all.filter(|round| round.has(scenario)).map(|round| round.label()).collect()
         };

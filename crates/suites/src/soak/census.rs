@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use windlass_testkit::processes;
 
 use crate::machine::{self, Tree};
-use crate::start::StartNode;
+use crate::start::MeasuredNode;
 
 /// What is kept of every session that has ended, by design: below the state directory, one directory
 /// for each, until the node's retention removes it.
@@ -16,7 +16,7 @@ const KIB_PER_MIB: f64 = 1024.0;
 
 /// Where to look.
 #[derive(Debug)]
-pub struct Place {
+pub struct NodeProbe {
     node: u32,
     base: PathBuf,
     state: PathBuf,
@@ -28,24 +28,30 @@ pub struct Place {
 pub struct Census {
     pub processes: usize,
     pub zombies: usize,
-    pub node_threads: usize,
-    /// Of all other processes of the node: nursery, zygotes, keepers, inits, workers.
-    pub other_threads: usize,
-    pub node_descriptors: usize,
-    pub other_descriptors: usize,
+    /// The node itself. Its memory is the resident set size.
+    pub node: ProcessUsage,
+    /// All processes below the node: nursery, zygotes, keepers, inits, workers. Their memory is the proportional
+    /// set size.
+    pub others: ProcessUsage,
     pub cgroups: usize,
     pub namespaces: usize,
     pub mounts: usize,
-    /// Below the node's directories, without what is kept.
+    /// Entries below the node's directories, without those of [`KEPT`].
     pub files: usize,
-    pub kept: usize,
-    pub node_mib: f64,
-    /// Shared pages by their share.
-    pub other_mib: f64,
+    /// Directories of [`KEPT`].
+    pub kept_directories: usize,
 }
 
-impl Place {
-    pub fn of(node: &StartNode, cgroup_prefix: Option<String>) -> Self {
+/// What one process, or a group of processes, uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ProcessUsage {
+    pub threads: usize,
+    pub descriptors: usize,
+    pub mib: f64,
+}
+
+impl NodeProbe {
+    pub fn of(node: &MeasuredNode, cgroup_prefix: Option<String>) -> Self {
         Self {
             node: node.node.pid(),
             base: node.node.base().to_owned(),
@@ -64,21 +70,25 @@ impl Place {
         Census {
             processes: all.len(),
             zombies: all.iter().map(|pid| zombies_of(*pid)).sum(),
-            node_threads: machine::threads(self.node),
-            other_threads: others.iter().map(|pid| machine::threads(*pid)).sum(),
-            node_descriptors: descriptors(&self.node),
-            other_descriptors: others.iter().map(descriptors).sum(),
+            node: ProcessUsage {
+                threads: machine::threads(self.node),
+                descriptors: descriptors(&self.node),
+                mib: processes::rss_bytes(self.node).unwrap_or_default() as f64
+                    / (KIB_PER_MIB * KIB_PER_MIB),
+            },
+            others: ProcessUsage {
+                threads: others.iter().map(|pid| machine::threads(*pid)).sum(),
+                descriptors: others.iter().map(descriptors).sum(),
+                // A process that has ended since the list was made counts as 0.
+                mib: others
+                    .iter()
+                    .fold(0.0, |sum, pid| sum + machine::pss_mib(*pid).unwrap_or_default()),
+            },
             cgroups: self.cgroup_prefix.as_deref().map_or(0, machine::cgroups),
             namespaces: machine::namespaces(&all),
             mounts: machine::mounts(&all),
             files: files_below(&self.base, &without),
-            kept: KEPT.iter().map(|name| kept(name)).sum(),
-            node_mib: processes::rss_bytes(self.node).unwrap_or_default() as f64
-                / (KIB_PER_MIB * KIB_PER_MIB),
-            // One may have ended since it was listed; then it takes nothing.
-            other_mib: others
-                .iter()
-                .fold(0.0, |sum, pid| sum + machine::pss_mib(*pid).unwrap_or_default()),
+            kept_directories: KEPT.iter().map(|name| kept(name)).sum(),
         }
     }
 }
@@ -86,7 +96,12 @@ impl Place {
 impl Census {
     /// Whether all that can be counted is the same; memory never is.
     pub fn same_counts(&self, other: &Self) -> bool {
-        let counts = |one: &Self| Self { node_mib: 0.0, other_mib: 0.0, ..one.clone() };
+        let without_memory = |usage: ProcessUsage| ProcessUsage { mib: 0.0, ..usage };
+        let counts = |one: &Self| Self {
+            node: without_memory(one.node),
+            others: without_memory(one.others),
+            ..one.clone()
+        };
         counts(self) == counts(other)
     }
 }

@@ -19,10 +19,10 @@ use windlass_protocol::api::{CloseQuery, CreateSession, StopSessions, SubmitTurn
 use windlass_protocol::policy::{Network, PolicyRequest, Preset};
 use windlass_testkit::processes;
 
-use self::census::{Census, Place};
-use self::report::{Left, Report, Row};
-use crate::start::{Door, Environment, StartBy, StartNode};
-use crate::{Verdict, machine, workspace};
+use self::census::{Census, NodeProbe};
+use self::report::{GrowthRow, Leftovers, SoakReport};
+use crate::start::{JsonConnection, MeasuredNode, PythonEnvironment, StartMethod};
+use crate::{RunVerdict, machine, workspace};
 
 /// Sessions that live at once.
 const AT_ONCE: usize = 8;
@@ -54,8 +54,8 @@ pub struct Args {
     #[arg(default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: u32,
     /// How they start
-    #[arg(long, value_enum, default_value_t = StartBy::Pool)]
-    start: StartBy,
+    #[arg(long, value_enum, default_value_t = StartMethod::Pool)]
+    start: StartMethod,
     /// Sessions over three policies, in directories of their clients
     #[arg(long)]
     mixed: bool,
@@ -67,37 +67,37 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(soak(usize::try_from(args.count)?, args))?;
     match args.json {
         true => println!("{}", serde_json::to_string(&report)?),
         false => println!("{}", report.table()),
     }
-    Ok(if report.leaks() { Verdict::Bad } else { Verdict::Good })
+    Ok(if report.leaks() { RunVerdict::Bad } else { RunVerdict::Good })
 }
 
-async fn soak(count: usize, args: &Args) -> Result<Report> {
+async fn soak(count: usize, args: &Args) -> Result<SoakReport> {
     let start = args.start;
-    let environment = Environment::bare(windlass_testkit::python());
-    let mut node = StartNode::start(workspace::windlass()?, start, environment).await?;
+    let environment = PythonEnvironment::bare(windlass_testkit::python());
+    let mut node = MeasuredNode::start(workspace::windlass()?, start, environment).await?;
     let cgroup_prefix = cgroup_prefix(&node).await?;
     let (kinds, _directories) = kinds(&node, args.mixed)?;
     churn(&node, WARM_UP, &kinds, None).await?;
-    let place = Place::of(&node, cgroup_prefix.clone());
-    let before = still(&node, &place).await?;
+    let probe = NodeProbe::of(&node, cgroup_prefix.clone());
+    let before = still(&node, &probe).await?;
     eprintln!("{count} sessions by {}, {AT_ONCE} at a time", start.as_str());
     let began = Instant::now();
     let pause = args.per_second.map(|asked| Duration::from_secs(1) / asked);
     let started = churn(&node, count, &kinds, pause).await?;
     let seconds = began.elapsed().as_secs_f64();
-    let rows = settled(&node, &place, &before, count).await?;
+    let rows = settled(&node, &probe, &before, count).await?;
     let left = after_the_end(&mut node, cgroup_prefix.as_deref()).await?;
-    Ok(Report { sessions: count, start, started, seconds, rows, left })
+    Ok(SoakReport { sessions: count, start, started, seconds, rows, left })
 }
 
 /// What the names of this node's cgroups begin with, found at a session's; none without cgroups.
-async fn cgroup_prefix(node: &StartNode) -> Result<Option<String>> {
+async fn cgroup_prefix(node: &MeasuredNode) -> Result<Option<String>> {
     let created = node.client.create_session(&wanted(node)).await?.session.id;
     let keeper = node.client.session(&created).await?.keeper_pid.context("no keeper")?;
     let below = machine::Tree::now().whole(keeper);
@@ -110,34 +110,34 @@ async fn cgroup_prefix(node: &StartNode) -> Result<Option<String>> {
 
 /// Creates and closes so many sessions; gives how they say that they were started.
 async fn churn(
-    node: &StartNode,
+    node: &MeasuredNode,
     count: usize,
     kinds: &[CreateSession],
     pause: Option<Duration>,
 ) -> Result<BTreeMap<String, usize>> {
     let next = Arc::new(AtomicUsize::new(0));
     let began = Instant::now();
-    let mut lanes = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for _ in 0..AT_ONCE.min(count) {
-        let lane = Lane {
+        let task = ChurnTask {
             client: node.node.client().await?,
-            door: node.door().await?,
+            connection: node.connection().await?,
             kinds: kinds.to_vec(),
             next: Arc::clone(&next),
             count,
             began,
             pause,
         };
-        lanes.spawn(lane.run());
+        tasks.spawn(task.run());
     }
     let mut started = BTreeMap::new();
-    while let Some(done) = lanes.join_next().await {
+    while let Some(done) = tasks.join_next().await {
         for by in done?? {
             *started.entry(by).or_insert(0) += 1;
         }
     }
-    let asked_for_more = node.start != StartBy::Exec;
-    if let Some(sessions) = started.get(StartBy::Exec.as_str()).filter(|_| asked_for_more) {
+    let asked_for_more = node.start != StartMethod::Exec;
+    if let Some(sessions) = started.get(StartMethod::Exec.as_str()).filter(|_| asked_for_more) {
         bail!(
             "{sessions} of {count} sessions were started by exec, not by {}",
             node.start.as_str()
@@ -146,7 +146,7 @@ async fn churn(
     Ok(started)
 }
 
-fn wanted(node: &StartNode) -> CreateSession {
+fn wanted(node: &MeasuredNode) -> CreateSession {
     let turn = SubmitTurn { code: "1+1".into(), wait_ms: ANSWER_WAIT_MS, ..SubmitTurn::default() };
     CreateSession {
         interpreter: Some(node.interpreter()),
@@ -156,7 +156,7 @@ fn wanted(node: &StartNode) -> CreateSession {
 }
 
 /// What sessions are asked for, one after the other, and the directories of their clients.
-fn kinds(node: &StartNode, mixed: bool) -> Result<(Vec<CreateSession>, Vec<TempDir>)> {
+fn kinds(node: &MeasuredNode, mixed: bool) -> Result<(Vec<CreateSession>, Vec<TempDir>)> {
     if !mixed {
         return Ok((vec![wanted(node)], Vec::new()));
     }
@@ -178,9 +178,9 @@ fn kinds(node: &StartNode, mixed: bool) -> Result<(Vec<CreateSession>, Vec<TempD
 }
 
 /// One of those that create and close, one session after the other.
-struct Lane {
+struct ChurnTask {
     client: Client,
-    door: Door,
+    connection: JsonConnection,
     kinds: Vec<CreateSession>,
     next: Arc<AtomicUsize>,
     count: usize,
@@ -189,7 +189,7 @@ struct Lane {
     pause: Option<Duration>,
 }
 
-impl Lane {
+impl ChurnTask {
     /// Gives how each of its sessions was started.
     async fn run(mut self) -> Result<Vec<String>> {
         let mut started = Vec::new();
@@ -216,18 +216,18 @@ impl Lane {
         let created = self.client.create_session(wanted).await?;
         let answer = created.turn.context("no first turn")?;
         ensure!(answer.output.text == "2\n", "the turn answered {:?}", answer.output.text);
-        let by = self.door.started_by(&created.session.id).await?;
+        let by = self.connection.started_by(&created.session.id).await?;
         self.client.close_session(&created.session.id, NO_GRACE).await?;
         Ok(by)
     }
 }
 
 /// The count once nothing changes any more.
-async fn still(node: &StartNode, place: &Place) -> Result<Census> {
+async fn still(node: &MeasuredNode, probe: &NodeProbe) -> Result<Census> {
     let until = Instant::now() + SETTLE_WAIT;
     let mut looks = looks();
-    let mut door = node.door().await?;
-    let (mut last, mut unchanged) = (place.census(), 0);
+    let mut connection = node.connection().await?;
+    let (mut last, mut unchanged) = (probe.census(), 0);
     let mut change = String::new();
     while unchanged < STILL_LOOKS {
         ensure!(
@@ -235,8 +235,8 @@ async fn still(node: &StartNode, place: &Place) -> Result<Census> {
             "the node is not still within {SETTLE_WAIT:?}; it changed last {change}"
         );
         looks.tick().await;
-        node.ready_at(&mut door).await?;
-        let now = place.census();
+        node.ready_over(&mut connection).await?;
+        let now = probe.census();
         match now.same_counts(&last) {
             true => unchanged += 1,
             false => {
@@ -251,19 +251,19 @@ async fn still(node: &StartNode, place: &Place) -> Result<Census> {
 
 /// The comparison, once it shows no leak, or as it is after the longest wait.
 async fn settled(
-    node: &StartNode,
-    place: &Place,
+    node: &MeasuredNode,
+    probe: &NodeProbe,
     before: &Census,
     count: usize,
-) -> Result<Vec<Row>> {
+) -> Result<Vec<GrowthRow>> {
     let until = Instant::now() + SETTLE_WAIT;
     let mut looks = looks();
-    let mut door = node.door().await?;
+    let mut connection = node.connection().await?;
     loop {
         looks.tick().await;
-        node.ready_at(&mut door).await?;
-        let rows = report::compare(before, &place.census(), count);
-        if !rows.iter().any(Row::leaked) || Instant::now() >= until {
+        node.ready_over(&mut connection).await?;
+        let rows = report::compare(before, &probe.census(), count);
+        if !rows.iter().any(GrowthRow::leaked) || Instant::now() >= until {
             return Ok(rows);
         }
     }
@@ -276,9 +276,9 @@ fn looks() -> Interval {
 }
 
 /// What is still there when the node has ended: nothing may be.
-async fn after_the_end(node: &mut StartNode, cgroup_prefix: Option<&str>) -> Result<Left> {
+async fn after_the_end(node: &mut MeasuredNode, cgroup_prefix: Option<&str>) -> Result<Leftovers> {
     node.node.stop(StopSessions::Keep).await?;
-    Ok(Left {
+    Ok(Leftovers {
         processes: processes::belonging(node.node.base()).len(),
         cgroups: cgroup_prefix.map_or(0, machine::cgroups),
     })

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use self::script::Reply;
-pub use self::script::{Call, Script, Seen};
+use self::script::ModelReply;
+pub use self::script::{Script, ScriptedCall, ToolResult};
 
 /// One request, pictures and all.
 const REQUEST_BYTES_MAX: usize = 32 << 20;
@@ -29,27 +29,27 @@ const REQUEST_BYTES_MAX: usize = 32 << 20;
 const REQUESTS_MAX: usize = 100;
 
 /// What a request that is not of the script's conversation is told: a title, a probe.
-const BLAND: &str = "ok";
+const FILLER_REPLY: &str = "ok";
 
 /// What one API looks like on the wire. What is said is [`script`]'s.
 trait Dialect {
     /// The tools that the client offers, by their whole names.
-    fn offers(&self, request: &Value) -> Vec<Offer>;
+    fn offers(&self, request: &Value) -> Vec<AgentTool>;
     /// The results of tool calls that the request tells, oldest first, each with its call's id.
-    fn results(&self, request: &Value) -> Vec<(String, Seen)>;
+    fn results(&self, request: &Value) -> Vec<(String, ToolResult)>;
     /// The whole answer; `number` makes its ids unlike those of all others.
-    fn answer(&self, request: &Value, reply: &Reply, number: usize) -> Answer;
+    fn answer(&self, request: &Value, reply: &ModelReply, number: usize) -> ReplyBody;
 }
 
 /// A tool as a client names it to its model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
+pub struct AgentTool {
     pub name: String,
     /// What the name stands in, with clients that group the tools of a server.
     pub namespace: Option<String>,
 }
 
-impl Offer {
+impl AgentTool {
     fn whole_name(&self) -> String {
         match &self.namespace {
             Some(namespace) => format!("{namespace}__{}", self.name),
@@ -60,7 +60,7 @@ impl Offer {
 
 /// An answer as a client reads it.
 #[derive(Debug)]
-enum Answer {
+enum ReplyBody {
     Json(Value),
     /// Events with their types, in order.
     Stream(Vec<Value>),
@@ -70,15 +70,15 @@ enum Answer {
 #[derive(Debug)]
 pub struct Stub {
     address: SocketAddr,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<StubState>>,
     serving: JoinHandle<()>,
 }
 
 /// What came of a script.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct StubTranscript {
     /// The results of the script's calls, in its order, as the last request told them.
-    pub results: Vec<Seen>,
+    pub results: Vec<ToolResult>,
     /// Whether the model had to look for a tool of the script, having been told its name only.
     pub searched: bool,
     /// Why the conversation could not go on.
@@ -88,16 +88,16 @@ pub struct Heard {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct StubState {
     script: Script,
-    heard: Heard,
+    transcript: StubTranscript,
 }
 
 impl Stub {
     pub async fn start() -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Mutex::new(Shared::default()));
+        let shared = Arc::new(Mutex::new(StubState::default()));
         let router = Router::new()
             .fallback(serve)
             .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
@@ -116,12 +116,12 @@ impl Stub {
 
     /// From now on the conversation is this one.
     pub fn play(&self, script: Script) {
-        *lock(&self.shared) = Shared { script, heard: Heard::default() };
+        *lock(&self.shared) = StubState { script, transcript: StubTranscript::default() };
     }
 
     /// What was heard since [`Stub::play`].
-    pub fn heard(&self) -> Heard {
-        std::mem::take(&mut lock(&self.shared).heard)
+    pub fn transcript(&self) -> StubTranscript {
+        std::mem::take(&mut lock(&self.shared).transcript)
     }
 }
 
@@ -132,17 +132,17 @@ impl Drop for Stub {
 }
 
 /// Nothing that holds the lock leaves a half of a change behind.
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<StubState>) -> MutexGuard<'_, StubState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn serve(State(shared): State<Arc<Mutex<Shared>>>, uri: Uri, body: Bytes) -> Response {
+async fn serve(State(shared): State<Arc<Mutex<StubState>>>, uri: Uri, body: Bytes) -> Response {
     let mut shared = lock(&shared);
-    if shared.heard.paths.len() >= REQUESTS_MAX {
-        shared.heard.fault = Some(format!("the client asked more than {REQUESTS_MAX} times"));
+    if shared.transcript.paths.len() >= REQUESTS_MAX {
+        shared.transcript.fault = Some(format!("the client asked more than {REQUESTS_MAX} times"));
         return refusal(StatusCode::BAD_REQUEST, "too many requests of one script");
     }
-    shared.heard.paths.push(uri.path().to_owned());
+    shared.transcript.paths.push(uri.path().to_owned());
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     match uri.path() {
         "/v1/responses" => converse(&mut shared, &openai::Responses, &request),
@@ -153,26 +153,26 @@ async fn serve(State(shared): State<Arc<Mutex<Shared>>>, uri: Uri, body: Bytes) 
     }
 }
 
-fn converse(shared: &mut Shared, dialect: &dyn Dialect, request: &Value) -> Response {
+fn converse(shared: &mut StubState, dialect: &dyn Dialect, request: &Value) -> Response {
     let reply = if shared.script.is_in(request) {
         let results = dialect.results(request);
         let reply = shared.script.reply(&results, &dialect.offers(request));
-        shared.heard.searched |= reply.as_ref().is_ok_and(Reply::is_search);
-        shared.heard.results = script::of_steps(results);
+        shared.transcript.searched |= reply.as_ref().is_ok_and(ModelReply::is_search);
+        shared.transcript.results = script::results_of_steps(results);
         reply
     } else {
-        Ok(Reply::Say(BLAND.to_owned()))
+        Ok(ModelReply::Say(FILLER_REPLY.to_owned()))
     };
     match reply {
-        Ok(reply) => match dialect.answer(request, &reply, shared.heard.paths.len()) {
-            Answer::Json(value) => plain(&value),
-            Answer::Stream(events) => {
+        Ok(reply) => match dialect.answer(request, &reply, shared.transcript.paths.len()) {
+            ReplyBody::Json(value) => plain(&value),
+            ReplyBody::Stream(events) => {
                 ([(header::CONTENT_TYPE, "text/event-stream")], sse::text(&events)).into_response()
             }
         },
         Err(fault) => {
             let told = refusal(StatusCode::BAD_REQUEST, &fault);
-            shared.heard.fault = Some(fault);
+            shared.transcript.fault = Some(fault);
             told
         }
     }

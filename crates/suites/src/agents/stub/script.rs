@@ -4,51 +4,51 @@
 
 use serde_json::{Value, json};
 
-use super::Offer;
+use super::AgentTool;
 
 /// The MCP server whose tools are called, as `windlass install` names it.
 const SERVER: &str = "windlass";
 
 /// What the ids of a script's calls start with. A client's own calls have others.
-const STEP: &str = "call_step_";
+const STEP_ID_PREFIX: &str = "call_step_";
 
 /// The tool by which Claude Code's model loads the tools that it was only told the names of.
-const SEARCH: &str = "ToolSearch";
+const SEARCH_TOOL: &str = "ToolSearch";
 
-/// What the ids of calls for [`SEARCH`] start with.
-const SEARCHED: &str = "call_search_";
+/// What the ids of calls for [`SEARCH_TOOL`] start with.
+const SEARCH_ID_PREFIX: &str = "call_search_";
 
 #[derive(Debug, Clone, Default)]
 pub struct Script {
     /// Words of the prompt. Requests without them are not of this conversation.
     pub prompt: String,
-    pub calls: Vec<Call>,
+    pub calls: Vec<ScriptedCall>,
     pub last_word: String,
 }
 
 /// One call of a tool of ours.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct ScriptedCall {
     pub tool: &'static str,
     pub arguments: Value,
 }
 
 /// What the model says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
-    Call { id: String, tool: Offer, arguments: Value },
+pub enum ModelReply {
+    Call { id: String, tool: AgentTool, arguments: Value },
     Say(String),
 }
 
-impl Reply {
+impl ModelReply {
     pub fn is_search(&self) -> bool {
-        matches!(self, Self::Call { id, .. } if id.starts_with(SEARCHED))
+        matches!(self, Self::Call { id, .. } if id.starts_with(SEARCH_ID_PREFIX))
     }
 }
 
 /// A tool's result as the model would see it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ToolResult {
     pub text: String,
     /// Pictures, decoded.
     pub images: Vec<Vec<u8>>,
@@ -63,25 +63,29 @@ impl Script {
     }
 
     /// The answer to a request that tells these results and offers these tools.
-    pub fn reply(&self, results: &[(String, Seen)], offers: &[Offer]) -> Result<Reply, String> {
-        let done = results.iter().filter(|(id, _)| id.starts_with(STEP)).count();
+    pub fn reply(
+        &self,
+        results: &[(String, ToolResult)],
+        offers: &[AgentTool],
+    ) -> Result<ModelReply, String> {
+        let done = results.iter().filter(|(id, _)| id.starts_with(STEP_ID_PREFIX)).count();
         let Some(call) = self.calls.get(done) else {
-            return Ok(Reply::Say(self.last_word.clone()));
+            return Ok(ModelReply::Say(self.last_word.clone()));
         };
         let whole = format!("mcp__{SERVER}__{}", call.tool);
         let offered = |name: &str| offers.iter().find(|offer| offer.whole_name() == name).cloned();
         if let Some(tool) = offered(&whole) {
-            let (id, arguments) = (format!("{STEP}{done}"), call.arguments.clone());
-            return Ok(Reply::Call { id, tool, arguments });
+            let (id, arguments) = (format!("{STEP_ID_PREFIX}{done}"), call.arguments.clone());
+            return Ok(ModelReply::Call { id, tool, arguments });
         }
-        let search = format!("{SEARCHED}{}", call.tool);
-        match offered(SEARCH) {
+        let search = format!("{SEARCH_ID_PREFIX}{}", call.tool);
+        match offered(SEARCH_TOOL) {
             Some(tool) if !results.iter().any(|(id, _)| *id == search) => {
                 let arguments = json!({ "query": format!("select:{whole}"), "max_results": 1 });
-                Ok(Reply::Call { id: search, tool, arguments })
+                Ok(ModelReply::Call { id: search, tool, arguments })
             }
             _ => {
-                let names: Vec<String> = offers.iter().map(Offer::whole_name).collect();
+                let names: Vec<String> = offers.iter().map(AgentTool::whole_name).collect();
                 Err(format!("the client does not offer {whole}, only: {}", names.join(", ")))
             }
         }
@@ -89,8 +93,8 @@ impl Script {
 }
 
 /// The results of the script's own calls.
-pub fn of_steps(results: Vec<(String, Seen)>) -> Vec<Seen> {
-    let steps = results.into_iter().filter(|(id, _)| id.starts_with(STEP));
+pub fn results_of_steps(results: Vec<(String, ToolResult)>) -> Vec<ToolResult> {
+    let steps = results.into_iter().filter(|(id, _)| id.starts_with(STEP_ID_PREFIX));
     steps.map(|(_, seen)| seen).collect()
 }
 

@@ -17,13 +17,13 @@ const BODY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Where a node is reached.
 #[derive(Debug, Clone)]
-pub enum Door {
+pub enum NodeEndpoint {
     Socket(PathBuf),
     Tcp { address: SocketAddr, token: String },
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct Request {
+pub struct RawRequest {
     pub method: &'static str,
     pub path: String,
     pub headers: Vec<(&'static str, String)>,
@@ -31,13 +31,13 @@ pub struct Request {
 }
 
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct RawResponse {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl RawResponse {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
@@ -49,7 +49,7 @@ impl Answer {
     }
 }
 
-impl Request {
+impl RawRequest {
     pub fn get(path: impl Into<String>) -> Self {
         Self { method: "GET", path: path.into(), ..Self::default() }
     }
@@ -69,9 +69,9 @@ impl Request {
     }
 
     /// The request as it is sent through `door`.
-    pub fn bytes(&self, door: &Door) -> Vec<u8> {
+    pub fn bytes(&self, door: &NodeEndpoint) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.1\r\nhost: chaos\r\n", self.method, self.path);
-        if let Door::Tcp { address, token } = door {
+        if let NodeEndpoint::Tcp { address, token } = door {
             head = format!(
                 "{} {} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n",
                 self.method, self.path
@@ -93,27 +93,27 @@ impl Request {
     }
 }
 
-trait Both: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> Both for T {}
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> ByteStream for T {}
 
 /// A connection.
-pub struct Wire {
-    stream: BufReader<Box<dyn Both>>,
+pub struct RawConnection {
+    stream: BufReader<Box<dyn ByteStream>>,
     /// Requests that were answered on it.
     pub answered: u64,
 }
 
-impl std::fmt::Debug for Wire {
+impl std::fmt::Debug for RawConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wire").field("answered", &self.answered).finish_non_exhaustive()
+        f.debug_struct("RawConnection").field("answered", &self.answered).finish_non_exhaustive()
     }
 }
 
-impl Wire {
-    pub async fn open(door: &Door) -> io::Result<Self> {
-        let stream: Box<dyn Both> = match door {
-            Door::Socket(path) => Box::new(UnixStream::connect(path).await?),
-            Door::Tcp { address, .. } => Box::new(TcpStream::connect(address).await?),
+impl RawConnection {
+    pub async fn open(door: &NodeEndpoint) -> io::Result<Self> {
+        let stream: Box<dyn ByteStream> = match door {
+            NodeEndpoint::Socket(path) => Box::new(UnixStream::connect(path).await?),
+            NodeEndpoint::Tcp { address, .. } => Box::new(TcpStream::connect(address).await?),
         };
         Ok(Self { stream: BufReader::new(stream), answered: 0 })
     }
@@ -123,7 +123,7 @@ impl Wire {
     }
 
     /// The next whole answer.
-    pub async fn answer(&mut self) -> io::Result<Answer> {
+    pub async fn answer(&mut self) -> io::Result<RawResponse> {
         let (status, headers) = self.head().await?;
         let find = |name: &str| headers.iter().find(|(found, _)| found == name);
         let body = match find("content-length") {
@@ -136,7 +136,7 @@ impl Wire {
             None => self.rest().await?,
         };
         self.answered += 1;
-        Ok(Answer { status, headers, body })
+        Ok(RawResponse { status, headers, body })
     }
 
     pub async fn head(&mut self) -> io::Result<(u16, Vec<(String, String)>)> {
@@ -215,8 +215,8 @@ mod tests {
     #[test]
     fn a_request_through_the_tcp_door_carries_its_token() {
         let address = "127.0.0.1:8040".parse().unwrap();
-        let door = Door::Tcp { address, token: "secret".to_owned() };
-        let bytes = Request::post("/v1/x", &serde_json::json!({"a": 1})).bytes(&door);
+        let door = NodeEndpoint::Tcp { address, token: "secret".to_owned() };
+        let bytes = RawRequest::post("/v1/x", &serde_json::json!({"a": 1})).bytes(&door);
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.contains("authorization: Bearer secret\r\n"), "{text}");
         assert!(text.ends_with("content-length: 7\r\n\r\n{\"a\":1}"), "{text}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::http::{Answer, Door, Request, Wire};
+use super::raw_http::{NodeEndpoint, RawConnection, RawRequest, RawResponse};
 use super::world::World;
 
 /// How long an answer may take beyond what the request itself asked to wait. A stopped process of a fault
@@ -37,20 +37,25 @@ pub enum NoAnswer {
 }
 
 #[derive(Debug)]
-pub struct Asker {
+pub struct HttpClient {
     pub world: Arc<World>,
     pub name: String,
-    pub door: Door,
-    wire: Option<Wire>,
+    pub door: NodeEndpoint,
+    connection: Option<RawConnection>,
 }
 
-impl Asker {
-    pub fn new(world: &Arc<World>, name: &str, door: &Door) -> Self {
-        Self { world: Arc::clone(world), name: name.to_owned(), door: door.clone(), wire: None }
+impl HttpClient {
+    pub fn new(world: &Arc<World>, name: &str, door: &NodeEndpoint) -> Self {
+        Self {
+            world: Arc::clone(world),
+            name: name.to_owned(),
+            door: door.clone(),
+            connection: None,
+        }
     }
 
     /// Another connection of the same client.
-    pub fn beside(&self) -> Self {
+    pub fn another_connection(&self) -> Self {
         Self::new(&self.world, &self.name, &self.door)
     }
 
@@ -60,11 +65,15 @@ impl Asker {
 
     /// Lets go of the connection: the next request makes another.
     pub fn cut(&mut self) {
-        self.wire = None;
+        self.connection = None;
     }
 
     /// One attempt.
-    pub async fn once(&mut self, request: &Request, wait_ms: u64) -> Result<Answer, NoAnswer> {
+    pub async fn send_once(
+        &mut self,
+        request: &RawRequest,
+        wait_ms: u64,
+    ) -> Result<RawResponse, NoAnswer> {
         self.world.ledger.count("requests");
         let bound = ANSWER_MAX + Duration::from_millis(wait_ms);
         let began = Instant::now();
@@ -79,7 +88,7 @@ impl Asker {
         let answer = match exchanged {
             Ok(Ok(answer)) => answer,
             Ok(Err(fault)) => {
-                self.wire = None;
+                self.connection = None;
                 if fault.kind() == io::ErrorKind::InvalidData {
                     let text = format!("{} {}: {fault}", request.method, request.path);
                     self.violation("garbled", text);
@@ -87,7 +96,7 @@ impl Asker {
                 return Err(NoAnswer::Cut(fault.to_string()));
             }
             Err(_) => {
-                self.wire = None;
+                self.connection = None;
                 let took = began.elapsed().as_secs_f64();
                 let (method, path) = (request.method, &request.path);
                 self.violation("hang", format!("{method} {path}: no answer in {took:.1} s"));
@@ -95,7 +104,7 @@ impl Asker {
             }
         };
         if answer.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
-            self.wire = None;
+            self.connection = None;
         }
         self.check(request, &answer);
         Ok(answer)
@@ -103,11 +112,15 @@ impl Asker {
 
     /// Repeats over broken connections, and over refusals that say so, for a while. Only for requests that
     /// the node does once however often they come.
-    pub async fn patient(&mut self, request: &Request, wait_ms: u64) -> Result<Answer, NoAnswer> {
+    pub async fn send_with_retry(
+        &mut self,
+        request: &RawRequest,
+        wait_ms: u64,
+    ) -> Result<RawResponse, NoAnswer> {
         let began = Instant::now();
         let mut pause = PAUSE_FIRST;
         loop {
-            let last = match self.once(request, wait_ms).await {
+            let last = match self.send_once(request, wait_ms).await {
                 Ok(answer) => match code_of(&answer) {
                     Some(code) if RETRYABLE.contains(&code.as_str()) && code != "session_busy" => {
                         self.world.ledger.count(&format!("refused {code}"));
@@ -130,7 +143,7 @@ impl Asker {
     }
 
     /// The answer's body, as it must be.
-    pub fn read<T: DeserializeOwned>(&self, what: &str, answer: &Answer) -> Option<T> {
+    pub fn read<T: DeserializeOwned>(&self, what: &str, answer: &RawResponse) -> Option<T> {
         match serde_json::from_slice(&answer.body) {
             Ok(read) => Some(read),
             Err(fault) => {
@@ -140,18 +153,18 @@ impl Asker {
         }
     }
 
-    async fn exchange(&mut self, request: &Request) -> io::Result<Answer> {
-        let mut wire = match self.wire.take() {
-            Some(wire) => wire,
-            None => Wire::open(&self.door).await?,
+    async fn exchange(&mut self, request: &RawRequest) -> io::Result<RawResponse> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => RawConnection::open(&self.door).await?,
         };
-        wire.write(&request.bytes(&self.door)).await?;
-        let answer = wire.answer().await?;
-        self.wire = Some(wire);
+        connection.write(&request.bytes(&self.door)).await?;
+        let answer = connection.answer().await?;
+        self.connection = Some(connection);
         Ok(answer)
     }
 
-    fn check(&self, request: &Request, answer: &Answer) {
+    fn check(&self, request: &RawRequest, answer: &RawResponse) {
         if let Some(fault) = refusal_fault(&self.world, answer) {
             let (method, path) = (request.method, &request.path);
             self.violation("refusal", format!("{method} {path}: {fault}: {}", answer.shown()));
@@ -160,7 +173,7 @@ impl Asker {
 }
 
 /// What is wrong with a refusal, whatever was asked.
-pub fn refusal_fault(world: &World, answer: &Answer) -> Option<String> {
+pub fn refusal_fault(world: &World, answer: &RawResponse) -> Option<String> {
     if answer.status < 400 {
         return None;
     }
@@ -180,7 +193,7 @@ pub fn refusal_fault(world: &World, answer: &Answer) -> Option<String> {
 }
 
 /// The code of a refusal.
-pub fn code_of(answer: &Answer) -> Option<String> {
+pub fn code_of(answer: &RawResponse) -> Option<String> {
     let said: Value =
         (answer.status >= 400).then(|| serde_json::from_slice(&answer.body).ok())??;
     said["code"].as_str().map(str::to_owned)
@@ -194,7 +207,8 @@ mod tests {
     fn a_refusal_without_a_promised_code_or_with_the_wrong_retryable_is_a_fault() {
         let world = World::new(1, "/python".into()).unwrap();
         let check = |status: u16, body: &str| {
-            let answer = Answer { status, headers: Vec::new(), body: body.as_bytes().to_vec() };
+            let answer =
+                RawResponse { status, headers: Vec::new(), body: body.as_bytes().to_vec() };
             refusal_fault(&world, &answer).unwrap_or_default()
         };
         assert_eq!(check(200, "anything"), "");

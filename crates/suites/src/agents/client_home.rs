@@ -16,29 +16,29 @@ const PRINTED_BYTES_MAX: u64 = 4 << 20;
 
 /// One client's surroundings. Dropping it ends the node, and whatever else is left.
 #[derive(Debug)]
-pub struct Place {
+pub struct ClientHome {
     node: TestNode,
     path: OsString,
 }
 
 /// How a program ended, and what it printed until then.
 #[derive(Debug)]
-pub struct Ended {
-    pub how: How,
+pub struct ProgramExit {
+    pub how: ExitCause,
     pub stdout: String,
     pub stderr: String,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum How {
-    ByItself(ExitStatus),
+pub enum ExitCause {
+    Exited(ExitStatus),
     /// It took longer than this, and was killed.
-    Late(Duration),
+    TimedOut(Duration),
 }
 
-impl Ended {
+impl ProgramExit {
     pub fn is_well(&self) -> bool {
-        matches!(self.how, How::ByItself(status) if status.success())
+        matches!(self.how, ExitCause::Exited(status) if status.success())
     }
 
     /// The last lines of what it said, for a complaint.
@@ -47,14 +47,14 @@ impl Ended {
         let lines: Vec<&str> = said.trim().lines().rev().take(6).collect();
         let lines: Vec<&str> = lines.into_iter().rev().collect();
         let how = match self.how {
-            How::ByItself(status) => status.to_string(),
-            How::Late(patience) => format!("not ended within {patience:?}"),
+            ExitCause::Exited(status) => status.to_string(),
+            ExitCause::TimedOut(patience) => format!("not ended within {patience:?}"),
         };
         format!("{how}: {}", lines.join(" | "))
     }
 }
 
-impl Place {
+impl ClientHome {
     /// Directories only: the node is the client's to start, as with every new user.
     pub fn prepare(program: &Path, node_bin: &Path) -> Result<Self> {
         let node = TestNode::builder(program).prepare()?;
@@ -66,17 +66,17 @@ impl Place {
             path.push(":");
         }
         path.push("/usr/bin:/bin");
-        let place = Self { node, path };
-        fs::create_dir(place.home())?;
-        fs::create_dir(place.project())?;
-        Ok(place)
+        let home = Self { node, path };
+        fs::create_dir(home.home_dir())?;
+        fs::create_dir(home.project())?;
+        Ok(home)
     }
 
     pub fn node(&self) -> &TestNode {
         &self.node
     }
 
-    pub fn home(&self) -> PathBuf {
+    pub fn home_dir(&self) -> PathBuf {
         self.node.base().join("home")
     }
 
@@ -91,7 +91,7 @@ impl Place {
         command
             .env_clear()
             .env("PATH", &self.path)
-            .env("HOME", self.home())
+            .env("HOME", self.home_dir())
             .env("LANG", "C.UTF-8")
             .env("WINDLASS_RUNTIME_DIR", &self.node.dirs().runtime)
             .env("WINDLASS_STATE_DIR", &self.node.dirs().state)
@@ -101,7 +101,7 @@ impl Place {
 
     /// Runs a command to its end, and no longer than `patience`: then it is killed, with all that
     /// it started.
-    pub async fn run(&self, mut command: Command, patience: Duration) -> Result<Ended> {
+    pub async fn run(&self, mut command: Command, patience: Duration) -> Result<ProgramExit> {
         // Files, since a process that stays behind would hold a pipe open.
         let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let shown = Path::new(command.get_program()).display().to_string();
@@ -114,15 +114,15 @@ impl Place {
         let pid = child.id();
         let waited = tokio::task::spawn_blocking(move || processes::wait_gone(pid, patience));
         let how = if waited.await? {
-            How::ByItself(child.wait()?)
+            ExitCause::Exited(child.wait()?)
         } else {
             let mut pids = processes::below(pid);
             pids.push(pid);
             pids.iter().for_each(|pid| processes::kill(*pid));
             child.wait()?;
-            How::Late(patience)
+            ExitCause::TimedOut(patience)
         };
-        Ok(Ended { how, stdout: end_of(&mut stdout)?, stderr: end_of(&mut stderr)? })
+        Ok(ProgramExit { how, stdout: end_of(&mut stdout)?, stderr: end_of(&mut stderr)? })
     }
 }
 
