@@ -1,6 +1,7 @@
-//! The ways a session starts, and a node that starts its sessions in one of them, in directories and
-//! with a configuration of its own. What the node says of it is read as JSON and not by the client:
-//! a node of another version must be told from one that does something else than was asked for.
+//! A node to measure: it has its own directories and configuration, and starts all sessions by one method.
+//!
+//! The node's answers about start methods are read as plain JSON, not with the client crate. So a node of another
+//! version can be measured too, and a node that ignores the requested method is detected.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,30 +18,30 @@ use windlass_testkit::raw_http::{RawHttp, request};
 
 use crate::packages::{Packages, PinnedPackage};
 
-/// By which a node is told how to start its sessions.
+/// The environment variable that selects a node's start method.
 pub const START: &str = "WINDLASS_START";
 
 /// How long a zygote may take to import its list, or a pool to fill.
 const READY_WAIT: Duration = Duration::from_secs(60);
 
-/// Between two questions whether it is so far. It costs the machine what it answers.
+/// The time between two checks for readiness. Each check costs the node some work.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// Workers that wait in the pool of a measured environment.
+/// The size of the worker pool of a measured environment.
 const POOL: usize = 4;
 
-/// The virtual environment with numpy, which comes with pandas.
+/// pandas, which installs numpy too.
 const PANDAS: PinnedPackage = PinnedPackage::pip("pandas", "pandas", "3.1.1");
 
-/// How a node is to start its workers.
+/// How a node starts the worker of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartMethod {
-    /// An interpreter of its own for each session
+    /// A new interpreter for each session
     Exec,
-    /// Forked from a process that has imported the environment's list
+    /// Forked from a process that has imported the environment's preload list
     Zygote,
-    /// A pooled worker, forked before its session was asked for
+    /// A pooled worker, forked before the session is requested
     Pool,
 }
 
@@ -54,7 +55,7 @@ impl StartMethod {
     }
 }
 
-/// An interpreter, and what its zygote imports.
+/// An interpreter, and the modules that its zygote imports.
 #[derive(Debug, Clone)]
 pub struct PythonEnvironment {
     pub interpreter: PathBuf,
@@ -66,7 +67,7 @@ impl PythonEnvironment {
         Self { interpreter, preload: &[] }
     }
 
-    /// With numpy and pandas, installed below the target directory if they are not.
+    /// An interpreter with numpy and pandas. Installs both below the target directory if they are missing.
     pub fn with_pandas() -> Result<Self> {
         let interpreter = Packages::prepare(&[PANDAS])?.directory(&PANDAS).join("bin/python");
         Ok(Self { interpreter, preload: &["numpy", "pandas"] })
@@ -79,19 +80,19 @@ impl PythonEnvironment {
     }
 }
 
-/// A node of a measurement's own.
+/// A node that one measurement starts and owns.
 #[derive(Debug)]
 pub struct MeasuredNode {
     pub node: TestNode,
     pub client: Client,
     pub start: StartMethod,
     environment: PythonEnvironment,
-    // Last: the node may look at it as long as it runs.
+    // The last field, so that it is dropped last: the node may read it as long as it runs.
     _config: TempDir,
 }
 
 impl MeasuredNode {
-    /// Starts the node; with a zygote or a pool, waits until it is there.
+    /// Starts the node and waits until its zygote or pool is ready.
     pub async fn start(
         program: PathBuf,
         start: StartMethod,
@@ -115,12 +116,12 @@ impl MeasuredNode {
         Ok(started)
     }
 
-    /// Waits until the next session finds what it is to start from.
+    /// Waits until the zygote or pool is ready for the next session.
     pub async fn ready(&self) -> Result<()> {
         self.ready_over(&mut self.connection().await?).await
     }
 
-    /// The same, over a connection that is there already: the node has no descriptor more or less by it.
+    /// The same as [`Self::ready`], over an existing connection, so that the node's descriptor count does not change.
     pub async fn ready_over(&self, connection: &mut JsonConnection) -> Result<()> {
         if self.start == StartMethod::Exec {
             return Ok(());
@@ -131,32 +132,38 @@ impl MeasuredNode {
         loop {
             ticks.tick().await;
             let (status, said) = connection.ask("GET", "/v1/environments", &json!(null)).await?;
-            ensure!(status == 200, "the node has no zygotes: GET /v1/environments says {status}");
+            ensure!(
+                status == 200,
+                "the node does not list its environments: GET /v1/environments answered {status}"
+            );
             let found = environment_in(&said, &self.environment.interpreter);
-            let found = found.with_context(|| format!("no such environment in {said}"))?;
+            let found = found.with_context(|| {
+                format!("the node does not list the measured environment: {said}")
+            })?;
             match readiness(found, self.start) {
                 Readiness::Ready => return Ok(()),
                 Readiness::Failed => bail!("the zygote failed: {found}"),
                 Readiness::NotYet if Instant::now() < until => {}
-                Readiness::NotYet => bail!("not ready within {READY_WAIT:?}: {found}"),
+                Readiness::NotYet => {
+                    bail!("the environment is not ready within {READY_WAIT:?}: {found}")
+                }
             }
         }
     }
 
-    /// Fails for a session that was not started in the way that is measured.
+    /// Fails if the session was started by a method that is not in `allowed`.
     pub async fn check_started(&self, session: &SessionId, allowed: &[StartMethod]) -> Result<()> {
         let by = self.connection().await?.started_by(session).await?;
         let named: Vec<&str> = allowed.iter().map(|start| start.as_str()).collect();
         ensure!(
             named.contains(&by.as_str()),
-            "session {session} was started by {by}, not by {}: this would be measured as what it is \
-             not",
+            "session {session} was started by {by}, not by {}: the figure would have the wrong name",
             named.join(" or ")
         );
         Ok(())
     }
 
-    /// A connection of its own to the node.
+    /// A new connection to the node.
     pub async fn connection(&self) -> Result<JsonConnection> {
         let socket = self.node.dirs().socket();
         let http = RawHttp::connect(&socket).await;
@@ -170,26 +177,26 @@ impl MeasuredNode {
     }
 }
 
-/// A connection on which JSON is asked for.
+/// A connection for requests that are answered with JSON.
 #[derive(Debug)]
 pub struct JsonConnection {
     http: RawHttp,
 }
 
 impl JsonConnection {
-    /// The answer's status and body; a body of `null` is sent as none.
+    /// Sends one request and returns the status and body of the answer. A `null` body is sent as an empty body.
     pub async fn ask(&mut self, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
         let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(body)? };
         self.http.write(&request(method, path, &body)).await?;
         Ok(self.http.answer().await?)
     }
 
-    /// How a session says that it was started.
+    /// The start method that the node reports for a session.
     pub async fn started_by(&mut self, session: &SessionId) -> Result<String> {
         let path = format!("/v1/sessions/{session}");
         let (status, said) = self.ask("GET", &path, &json!(null)).await?;
-        ensure!(status == 200, "no session {session}: {said}");
-        // A node that knows one way only does not name it.
+        ensure!(status == 200, "GET {path} answered {status}: {said}");
+        // An older node starts sessions only by exec and does not report the method.
         Ok(said["started_by"].as_str().unwrap_or(StartMethod::Exec.as_str()).to_owned())
     }
 }

@@ -1,5 +1,5 @@
-//! The two agents: how each is told of our server and of the stub, how one prompt is given, and
-//! where its last word is.
+//! The two agents: how to configure each for `windlass mcp` and for the stub, how to give it one prompt, and how to
+//! read its final message.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,9 +14,9 @@ use super::install::Installed;
 use super::stub::Stub;
 
 /// How long `windlass install` may take.
-const INSTALL_PATIENCE: Duration = Duration::from_secs(20);
+const INSTALL_WAIT: Duration = Duration::from_secs(20);
 
-/// A key that opens nothing: the stub does not look at it.
+/// A fake API key. The stub does not read it.
 const KEY: &str = "not-a-key";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,10 +25,10 @@ pub enum Agent {
     Claude,
 }
 
-/// What the agent is told that its commands may do.
+/// The setting of the agent's own sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sandbox {
-    AsUsual,
+pub enum AgentSandbox {
+    Default,
     ReadOnly,
     ProjectWritable,
 }
@@ -42,38 +42,40 @@ impl Agent {
         }
     }
 
-    /// Has `windlass install` write the agent's configuration.
+    /// Runs `windlass install`, which writes the agent's configuration.
     pub async fn configure(self, home: &ClientHome) -> Result<()> {
         let mut install = self.in_its_home(home, home.node().program());
         install.args(["install", self.name()]);
-        let ended = home.run(install, INSTALL_PATIENCE).await?;
-        ensure!(ended.is_well(), "windlass install: {}", ended.last_words());
+        let ended = home.run(install, INSTALL_WAIT).await?;
+        ensure!(ended.is_success(), "windlass install failed: {}", ended.summary());
         if self == Self::Codex {
-            // Codex gives its servers only the variables that their entries name. Without this one
-            // the agent would work on the node of whoever runs the test.
+            // Codex passes to an MCP server only the variables that the server's entry names. Without this one the
+            // agent would use the node of the user who runs the suite.
             let entry = std::fs::read_to_string(home.home_dir().join(".codex/config.toml"))?;
             let named = entry.contains("WINDLASS_RUNTIME_DIR");
-            ensure!(named, "windlass install does not pass the node's directories on: {entry}");
+            ensure!(named, "windlass install wrote an entry without WINDLASS_RUNTIME_DIR: {entry}");
         }
         Ok(())
     }
 
-    /// One prompt in a process of its own.
+    /// The command that runs the agent with one prompt.
     pub fn prompt(
         self,
         home: &ClientHome,
         installed: &Installed,
         stub: &Stub,
-        sandbox: Sandbox,
+        sandbox: AgentSandbox,
         words: &str,
     ) -> Command {
         match self {
             Self::Codex => {
                 let mut codex = self.codex(home, installed, stub);
                 match sandbox {
-                    Sandbox::AsUsual => {}
-                    Sandbox::ReadOnly => _ = codex.args(["--sandbox", "read-only"]),
-                    Sandbox::ProjectWritable => _ = codex.args(["--sandbox", "workspace-write"]),
+                    AgentSandbox::Default => {}
+                    AgentSandbox::ReadOnly => _ = codex.args(["--sandbox", "read-only"]),
+                    AgentSandbox::ProjectWritable => {
+                        _ = codex.args(["--sandbox", "workspace-write"])
+                    }
                 }
                 codex.arg(words);
                 codex
@@ -82,17 +84,17 @@ impl Agent {
         }
     }
 
-    /// How many sessions its prompts in one place lead to: one for each thing that it may do.
+    /// How many sessions the agent's prompts create in one project: one for each setting of its sandbox.
     pub fn sessions(self) -> usize {
         match self {
-            // Without a word Codex is in its read-only sandbox.
+            // The default sandbox of Codex is read-only, so there are two settings.
             Self::Codex => 2,
             Self::Claude => 1,
         }
     }
 
-    /// The agent's last word, as it printed it.
-    pub fn last_word(self, ended: &ProgramExit) -> Option<String> {
+    /// The agent's final message, as it printed it.
+    pub fn final_message(self, ended: &ProgramExit) -> Option<String> {
         match self {
             Self::Codex => {
                 let events = ended.stdout.lines();
@@ -114,7 +116,7 @@ impl Agent {
         }
     }
 
-    /// A command that finds the agent's configuration in the place and nowhere else.
+    /// A command that finds the agent's configuration only in the client's home.
     fn in_its_home(self, home: &ClientHome, program: impl Into<PathBuf>) -> Command {
         let mut command = home.command(program.into());
         match self {
@@ -129,7 +131,7 @@ impl Agent {
         let mut codex = self.in_its_home(home, program);
         codex.args(["exec", "--json", "--skip-git-repo-check"]);
         let mut set = |key: &str, value: &str| {
-            // A JSON string is a TOML string.
+            // A JSON string is also a TOML string.
             codex.args(["-c", &format!("{key}={}", Value::from(value))]);
         };
         set("model", "stub");
@@ -158,7 +160,7 @@ impl Agent {
     }
 }
 
-/// Whether the sessions' Python can plot.
+/// Whether the sessions' Python has matplotlib.
 pub fn can_plot() -> Result<bool> {
     let python = super::client_home::session_python();
     let tried = Command::new(&python).args(["-I", "-c", "import matplotlib"]).output();

@@ -1,4 +1,4 @@
-//! Which package each client is, and at which version. Installing them is up to `packages`.
+//! The package and version of each client. The module `packages` installs them.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::packages::{Packages, PinnedPackage};
 
 const CODEX: PinnedPackage = PinnedPackage::npm("codex", "@openai/codex", "0.166.0");
 const CLAUDE: PinnedPackage = PinnedPackage::npm("claude", "@anthropic-ai/claude-code", "2.1.325");
-/// The SDKs' newest speak the revision of 2026-07-28, the older ones that of 2025-11-25.
+/// The newest SDKs speak MCP revision 2026-07-28, the older ones 2025-11-25.
 const PYTHON: PinnedPackage = PinnedPackage::pip("python-sdk", "mcp", "2.3.0");
 const PYTHON_OLDER: PinnedPackage = PinnedPackage::pip("python-sdk-older", "mcp", "1.30.0");
 const TYPESCRIPT: PinnedPackage =
@@ -17,7 +17,7 @@ const TYPESCRIPT: PinnedPackage =
 const TYPESCRIPT_OLDER: PinnedPackage =
     PinnedPackage::npm("typescript-sdk-older", "@modelcontextprotocol/sdk", "1.32.2");
 
-/// Where the clients are, once they are.
+/// The installed clients.
 #[derive(Debug)]
 pub struct Installed {
     packages: Packages,
@@ -29,12 +29,12 @@ impl Installed {
         Ok(Self { packages: Packages::prepare(&packages)? })
     }
 
-    /// The client's version, as it was asked for.
+    /// The pinned version of the client.
     pub fn version(client: ClientUnderTest) -> &'static str {
         package(client).version
     }
 
-    /// Where the client's packages are.
+    /// The directory of the client's package.
     pub fn directory(&self, client: ClientUnderTest) -> PathBuf {
         self.packages.directory(package(client))
     }

@@ -1,5 +1,5 @@
-//! What is still running after a client has ended: the node and its sessions, and nothing of the
-//! client or of its bridge.
+//! Checks which processes run after a client has ended: the node and its sessions, and no process of the client or
+//! of `windlass mcp`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,15 +9,21 @@ use windlass_testkit::processes;
 
 use super::client_home::ClientHome;
 
-/// How long what the client started may take to notice that it has gone.
+/// How long the client's child processes may live after the client has ended.
 const GONE_WAIT: Duration = Duration::from_secs(10);
 
-/// Looks at the processes of the place, and at what the node says that it has.
+/// Compares the processes that use the client's directories with those that the node reports.
 pub async fn check(home: &ClientHome, sessions_expected: usize) -> Result<(), String> {
-    let client = home.node().client().await.map_err(|error| format!("no node: {error:#}"))?;
-    let status = client.node_status().await.map_err(|error| format!("no status: {error}"))?;
+    let client = home
+        .node()
+        .client()
+        .await
+        .map_err(|error| format!("the node does not answer: {error:#}"))?;
+    let status =
+        client.node_status().await.map_err(|error| format!("the node has no status: {error}"))?;
     let sessions = client.sessions(WhichSessions::Live).await;
-    let sessions = sessions.map_err(|error| format!("no sessions: {error}"))?.sessions;
+    let sessions =
+        sessions.map_err(|error| format!("the node does not list its sessions: {error}"))?.sessions;
     let mut known = BTreeSet::from([status.pid]);
     known.extend(processes::below(status.pid));
     for keeper in sessions.iter().filter_map(|session| session.keeper_pid) {
@@ -40,6 +46,6 @@ pub async fn check(home: &ClientHome, sessions_expected: usize) -> Result<(), St
     let names: Vec<&str> = sessions.iter().map(|session| session.id.as_str()).collect();
     match names.len() == sessions_expected {
         true => Ok(()),
-        false => Err(format!("expected {sessions_expected} sessions: {}", names.join(", "))),
+        false => Err(format!("expected {sessions_expected} sessions, found: {}", names.join(", "))),
     }
 }

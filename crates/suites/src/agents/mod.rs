@@ -1,6 +1,6 @@
-//! `cargo xtask agents`: real agents (Codex, Claude Code) against a stub of their model, and the
-//! official MCP SDKs' clients, all of them with `windlass mcp` as their server. What they need is
-//! installed from its registry, at one version each, and kept below `target`.
+//! `cargo xtask agents`: runs real clients against `windlass mcp`: the agents Codex and Claude Code with a stub of
+//! their model, and the clients of the official MCP SDKs. Each client is installed from its registry at a pinned
+//! version and kept below `target`.
 
 mod agent;
 mod client_home;
@@ -27,18 +27,18 @@ use crate::{RunVerdict, workspace};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these clients
+    /// Run only these clients
     #[arg(long, value_name = "CLIENT", value_delimiter = ',')]
     only: Vec<ClientChoice>,
-    /// One JSON object a line instead of the table
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     json: bool,
-    /// This program instead of the one that is built here
+    /// Test this program instead of building one
     #[arg(long, value_name = "PROGRAM")]
     program: Option<PathBuf>,
 }
 
-/// What `--only` names.
+/// A value of `--only`. An SDK stands for both of its versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ClientChoice {
     Codex,
@@ -60,7 +60,7 @@ impl ClientChoice {
     }
 }
 
-/// A client at one version.
+/// A client at one version. `Older` SDKs speak the older revision of MCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum ClientUnderTest {
@@ -83,7 +83,7 @@ impl fmt::Display for ClientUnderTest {
     }
 }
 
-/// The rows so far; each is told as it comes, since the whole takes its time.
+/// The results so far. Each is printed when it is added, because the whole run takes minutes.
 #[derive(Debug, Default)]
 struct AgentsReport {
     rows: Vec<CheckRow>,
@@ -113,8 +113,8 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut report = AgentsReport::default();
     for client in clients {
-        let played = runtime.block_on(play(client, &installed, &program, &mut report));
-        if let Err(error) = played {
+        let done = runtime.block_on(play(client, &installed, &program, &mut report));
+        if let Err(error) = done {
             report.add(broken(client, &error));
         }
     }
@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
         true => report.rows.iter().for_each(|row| println!("{}", row.json())),
         false => print!("{}", row::table(&report.rows, began.elapsed())),
     }
-    // Last, where the end of a long run is all that is seen of it.
+    // Printed last, because the end of a long run is what a terminal or CI log shows first.
     let failed: Vec<&CheckRow> = report.rows.iter().filter(|row| !row.passed).collect();
     failed.iter().for_each(|row| eprintln!("{}", row.complaint()));
     Ok(if failed.is_empty() { RunVerdict::Good } else { RunVerdict::Bad })
@@ -140,12 +140,12 @@ async fn play(
     }
 }
 
-/// A client that could not be tried at all has failed; the others are tried nevertheless.
+/// The failed check of a client that could not run at all. The other clients run nevertheless.
 fn broken(client: ClientUnderTest, error: &anyhow::Error) -> CheckRow {
     CheckRow {
         client,
         version: Installed::version(client),
-        check: "can be tried".to_owned(),
+        check: "the client can run".to_owned(),
         passed: false,
         words: format!("{error:#}"),
         seconds: 0.0,

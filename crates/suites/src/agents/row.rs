@@ -1,4 +1,4 @@
-//! What came of one check of one client, and the table of all.
+//! The result of one check of one client, and the table of all results.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub struct CheckRow {
     pub version: &'static str,
     pub check: String,
     pub passed: bool,
-    /// What was seen, where it is not what was expected.
+    /// What was found instead of the expected. Empty if the check passed.
     pub words: String,
     pub seconds: f64,
 }
@@ -28,7 +28,7 @@ impl CheckRow {
     }
 }
 
-/// The checks of a run, in their order, with the columns as wide as they need.
+/// All checks of a run in their order. The columns are as wide as their longest text.
 pub fn table(rows: &[CheckRow], took: Duration) -> String {
     let mut text = String::new();
     let width = rows.iter().map(|row| row.check.chars().count()).max().unwrap_or(0);

@@ -1,12 +1,12 @@
-//! What each agent is put through: prompts in processes of their own, and what the model behind it
-//! must have seen after each; at the end, what is left running.
+//! The scenarios of an agent. Each runs the agent once with one prompt, and checks the tool results that the stub of
+//! its model received. At the end the suite checks which processes are left.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use super::agent::{self, Agent, Sandbox};
+use super::agent::{self, Agent, AgentSandbox};
 use super::client_home::ClientHome;
 use super::install::Installed;
 use super::leftovers;
@@ -15,13 +15,13 @@ use super::row::CheckRow;
 use super::stub::{Script, ScriptedCall, Stub, StubTranscript, ToolResult};
 use super::{AgentsReport, ClientUnderTest};
 
-/// How long one prompt may take. The first one starts a node, on a machine that may be busy.
-const PROMPT_PATIENCE: Duration = Duration::from_secs(90);
+/// How long one prompt may take. The first prompt also starts a node, on a machine that may be busy.
+const PROMPT_WAIT: Duration = Duration::from_secs(90);
 
-/// The size of the picture that [`PICTURE`] shows.
+/// The size of the image that [`PICTURE`] displays.
 const PICTURE_SIZE: (u32, u32) = (40, 30);
 
-/// Shows a picture without any library.
+/// Displays an image without any library.
 const PICTURE: &str = r"
 import struct, zlib
 
@@ -39,7 +39,7 @@ class Picture:
 Picture()
 ";
 
-/// 4 by 3 inches; what is cut off or added around a figure is less than an inch.
+/// A plot of 4 by 3 inches at 100 dpi. Cropping and margins change each side by less than an inch.
 const PLOT: &str = "
 import matplotlib.pyplot as plt
 plt.figure(figsize=(4, 3), dpi=100)
@@ -49,7 +49,7 @@ plt.show()
 const PLOT_WIDTHS: std::ops::Range<u32> = 300..500;
 const PLOT_HEIGHTS: std::ops::Range<u32> = 200..400;
 
-/// What a result must hold.
+/// What a tool result must contain.
 #[derive(Debug, Clone, Copy)]
 enum ExpectedResult {
     Text(&'static str),
@@ -57,7 +57,7 @@ enum ExpectedResult {
     Plot,
 }
 
-/// Writes a file into the project, if it is let.
+/// Tries to write a file into the project.
 const WRITE: &str = "
 try:
     open('made', 'w').close()
@@ -67,22 +67,22 @@ except OSError as error:
 ";
 const WRITTEN: &str = "made";
 
-/// One prompt: the code that the model asks to run, and what it must see of each.
+/// One prompt: the code of each `run` call of the stub, and the expected result.
 #[derive(Debug)]
 struct Scenario {
     name: &'static str,
-    sandbox: Sandbox,
+    sandbox: AgentSandbox,
     runs: Vec<(&'static str, ExpectedResult)>,
 }
 
 impl Scenario {
     fn new(name: &'static str, runs: Vec<(&'static str, ExpectedResult)>) -> Self {
-        Self { name, sandbox: Sandbox::AsUsual, runs }
+        Self { name, sandbox: AgentSandbox::Default, runs }
     }
 
-    /// Whether the project holds [`WRITTEN`] afterwards.
+    /// Whether the project has the file [`WRITTEN`] afterwards.
     fn writes(&self) -> bool {
-        self.sandbox == Sandbox::ProjectWritable
+        self.sandbox == AgentSandbox::ProjectWritable
     }
 }
 
@@ -102,30 +102,30 @@ fn scenarios(agent: Agent) -> Result<Vec<Scenario>> {
         ),
         Scenario::new("a plot arrives as an image", pictures),
         Scenario::new(
-            "an exception is told, and the agent goes on",
+            "an exception is reported, and the session goes on",
             vec![
                 ("1/0", ExpectedResult::Text("ZeroDivisionError")),
                 ("print('still', x)", ExpectedResult::Text("still 41")),
             ],
         ),
     ];
-    // Codex tells with each call what its own sandbox would allow.
+    // Codex sends the rules of its own sandbox with each call.
     if agent == Agent::Codex {
         scenarios.push(Scenario {
             name: "the agent's read-only sandbox holds in the session",
-            sandbox: Sandbox::ReadOnly,
+            sandbox: AgentSandbox::ReadOnly,
             runs: vec![(WRITE, ExpectedResult::Text("refused:"))],
         });
         scenarios.push(Scenario {
-            name: "one in which it may write to its project does too",
-            sandbox: Sandbox::ProjectWritable,
+            name: "a session may write where the agent's sandbox allows it",
+            sandbox: AgentSandbox::ProjectWritable,
             runs: vec![(WRITE, ExpectedResult::Text("written"))],
         });
     }
     Ok(scenarios)
 }
 
-/// Plays all scenarios with one agent, in a place of its own.
+/// Runs all scenarios of one agent in a new home.
 pub async fn play(
     client: ClientUnderTest,
     agent: Agent,
@@ -134,7 +134,7 @@ pub async fn play(
     report: &mut AgentsReport,
 ) -> Result<()> {
     let home = ClientHome::prepare(program, &installed.node_bin())?;
-    let stub = Stub::start().await.context("the stub cannot listen")?;
+    let stub = Stub::start().await.context("the stub of the model cannot listen on 127.0.0.1")?;
     agent.configure(&home).await?;
     let mut row = |check: &str, began: Instant, outcome: Result<(), String>| {
         report.add(CheckRow {
@@ -153,11 +153,11 @@ pub async fn play(
     }
     let began = Instant::now();
     let left = leftovers::check(&home, agent.sessions()).await;
-    row("nothing is left but the node and its sessions", began, left);
+    row("only the node and its sessions are left", began, left);
     Ok(())
 }
 
-/// Gives the agent one prompt; what is wrong with what came of it.
+/// Gives the agent one prompt and checks the results. The error says what is wrong.
 async fn prompt(
     agent: Agent,
     home: &ClientHome,
@@ -167,39 +167,45 @@ async fn prompt(
 ) -> Result<(), String> {
     let words = format!("Windlass test: {}.", scenario.name);
     let call = |code: &str| ScriptedCall { tool: "run", arguments: json!({ "code": code }) };
-    let last_word = format!("That was: {}.", scenario.name);
+    let final_message = format!("That was: {}.", scenario.name);
     stub.play(Script {
         prompt: words.clone(),
         calls: scenario.runs.iter().map(|(code, _)| call(code)).collect(),
-        last_word: last_word.clone(),
+        final_message: final_message.clone(),
     });
     let command = agent.prompt(home, installed, stub, scenario.sandbox, &words);
-    let ended = home.run(command, PROMPT_PATIENCE).await;
+    let ended = home.run(command, PROMPT_WAIT).await;
     let transcript = stub.transcript();
     if let Some(fault) = &transcript.fault {
         return Err(fault.clone());
     }
     let ended = ended.map_err(|error| format!("{error:#}"))?;
-    judge(scenario, &transcript).map_err(|what| format!("{what}; {}", ended.last_words()))?;
+    judge(scenario, &transcript).map_err(|what| format!("{what}; {}", ended.summary()))?;
     let written = home.project().join(WRITTEN).exists();
     if written != scenario.writes() {
-        return Err(format!("that {WRITTEN} is in the project afterwards is {written}"));
+        return Err(format!(
+            "the file {WRITTEN} in the project: expected {}, found {written}",
+            scenario.writes()
+        ));
     }
-    match agent.last_word(&ended) {
-        Some(word) if ended.is_well() && word == last_word => Ok(()),
-        word => Err(format!("its last word was {word:?}; {}", ended.last_words())),
+    match agent.final_message(&ended) {
+        Some(word) if ended.is_success() && word == final_message => Ok(()),
+        word => Err(format!("the agent's final message is {word:?}; {}", ended.summary())),
     }
 }
 
-/// What the model saw, against what it should have seen.
+/// Compares the tool results that the stub received with the expected ones.
 fn judge(scenario: &Scenario, transcript: &StubTranscript) -> Result<(), String> {
     if transcript.results.len() != scenario.runs.len() {
         let (seen, runs, paths) =
             (transcript.results.len(), scenario.runs.len(), transcript.paths.len());
-        return Err(format!("the model saw {seen} of {runs} results, in {paths} requests"));
+        return Err(format!("the model received {seen} of {runs} results, in {paths} requests"));
     }
     if transcript.searched {
-        return Err("the model was told the tool's name only, and had to search for it".to_owned());
+        return Err(
+            "the agent gave the model only the name of the tool, so the model had to search for it"
+                .to_owned(),
+        );
     }
     let mut pairs = scenario.runs.iter().zip(&transcript.results);
     pairs.try_for_each(|((_, expect), seen)| meets(*expect, seen))
@@ -214,7 +220,9 @@ fn meets(expect: ExpectedResult, seen: &ToolResult) -> Result<(), String> {
             if PLOT_WIDTHS.contains(&width) && PLOT_HEIGHTS.contains(&height)),
     };
     let text = &seen.text;
-    good.then_some(()).ok_or_else(|| format!("not {expect:?}: saw {text:?} and images {sizes:?}"))
+    good.then_some(()).ok_or_else(|| {
+        format!("expected {expect:?}, got the text {text:?} and images of sizes {sizes:?}")
+    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The official SDKs' clients: a script for each language, which prints one JSON object a check.
-//! What must be checked is listed here, so that a script that ends early has failed.
+//! The clients of the official MCP SDKs. A script for each language runs the checks and prints one JSON object per
+//! check. The list of checks is here, so that a check is failed if the script ends before it.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,26 +17,26 @@ use super::{AgentsReport, ClientUnderTest};
 /// `sdk.py PROGRAM REVISION`
 const PYTHON: &str = include_str!("sdk.py");
 
-/// `sdk.mjs PROGRAM REVISION DIRECTORY`, the directory being that of the packages.
+/// `sdk.mjs PROGRAM REVISION DIRECTORY`. The directory holds the SDK's package.
 const TYPESCRIPT: &str = include_str!("sdk.mjs");
 
-/// The revisions of MCP that the SDKs' generations speak.
+/// The MCP revisions of the newest and of the older SDKs.
 const NEWEST: &str = "2026-07-28";
 const OLDER: &str = "2025-11-25";
 
 /// How long all checks of one client may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const CLIENT_WAIT: Duration = Duration::from_secs(120);
 
-/// What each script checks, in its words.
+/// The names of all checks. Both scripts use the same names.
 const CHECKS: [&str; 11] = [
     "the revision is negotiated",
     "the tools are listed",
     "code runs",
-    "structured content fits the output schema",
+    "structured content matches the output schema",
     "a variable is kept",
     "a picture is image content",
     "an exception is a tool error",
-    "a long turn tells its progress",
+    "a long turn reports progress",
     "a cancelled call stops its turn",
     "the full output is a resource",
     "the session is listed",
@@ -57,7 +57,7 @@ pub async fn play(
     report: &mut AgentsReport,
 ) -> Result<()> {
     let home = ClientHome::prepare(program, &installed.node_bin())?;
-    let ended = home.run(script(client, installed, &home), PATIENCE).await?;
+    let ended = home.run(script(client, installed, &home), CLIENT_WAIT).await?;
     for checked in checked(&ended) {
         report.add(row(client, checked));
     }
@@ -66,7 +66,7 @@ pub async fn play(
     report.add(row(
         client,
         ScriptCheck {
-            check: "nothing is left but the node and its sessions".to_owned(),
+            check: "only the node and its sessions are left".to_owned(),
             passed: left.is_ok(),
             words: left.err().unwrap_or_default(),
             seconds: began.elapsed().as_secs_f64(),
@@ -97,7 +97,7 @@ fn script(client: ClientUnderTest, installed: &Installed, home: &ClientHome) -> 
     command
 }
 
-/// Every check, in its order: as the script told it, or as failed since it told nothing.
+/// All checks in their order. A check that the script did not report is failed.
 fn checked(ended: &ProgramExit) -> Vec<ScriptCheck> {
     let lines = ended.stdout.lines();
     let mut told: Vec<ScriptCheck> =
@@ -107,7 +107,7 @@ fn checked(ended: &ProgramExit) -> Vec<ScriptCheck> {
         at.map(|at| told.swap_remove(at)).unwrap_or_else(|| ScriptCheck {
             check: (*check).to_owned(),
             passed: false,
-            words: format!("not told; {}", ended.last_words()),
+            words: format!("the script did not report this check; {}", ended.summary()),
             seconds: 0.0,
         })
     });
@@ -132,7 +132,7 @@ mod tests {
         let stdout =
             "noise\n{\"check\":\"code runs\",\"passed\":true,\"words\":\"\",\"seconds\":1}\n";
         let ended = ProgramExit {
-            how: ExitCause::Exited(ExitStatus::from_raw(256)),
+            cause: ExitCause::Exited(ExitStatus::from_raw(256)),
             stdout: stdout.to_owned(),
             stderr: "Traceback\nboom\n".to_owned(),
         };

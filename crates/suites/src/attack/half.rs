@@ -1,5 +1,4 @@
-//! One half of a run: every attack at every level and network setting, with the rights of whoever runs
-//! this.
+//! One half of a run: every attack at every level and network setting, as the current user.
 
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use windlass_testkit::attacks::{Attack, NetworkSetting, Stage, Verdict};
 
 use super::row::AttackRow;
 
-/// Plays the attacks and gives each row as soon as it is known.
+/// Runs the attacks and passes each result to `tell` as soon as the attack has ended.
 pub fn play(
     program: &Path,
     attacks: &[Attack],
@@ -53,7 +52,7 @@ async fn play_setting(
     if let Some(last) = attacks.last()
         && !scene.victim_is_whole().await?
     {
-        let harm = Verdict::Through("another session was harmed by one of them".to_owned());
+        let harm = Verdict::Through("one of the attacks harmed another session".to_owned());
         tell(AttackRow::new(last, setting, harm));
     }
     Ok(())

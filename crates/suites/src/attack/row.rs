@@ -1,10 +1,11 @@
-//! One attack's verdict, as the halves of a run tell it to each other and to scripts.
+//! The result of one attack at one level and network setting. As JSON it goes from the user's half of a run to root's
+//! half, and to scripts.
 
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::Isolation;
 use windlass_testkit::attacks::{Attack, NetworkSetting, Verdict};
 
-/// Whose rights the sessions have.
+/// The user that the node and its sessions run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Privilege {
@@ -34,7 +35,7 @@ pub enum AttackOutcome {
     NotClaimed,
 }
 
-/// What came of one attack.
+/// The result of one attack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttackRow {
     pub line: u32,
@@ -44,10 +45,10 @@ pub struct AttackRow {
     pub level: Isolation,
     /// The network setting, by name.
     pub network: String,
-    /// Whether the level claims to refuse it.
+    /// Whether the level claims to refuse the attack.
     pub claimed: bool,
     pub kind: AttackOutcome,
-    /// By what it was refused, or what it got.
+    /// What refused the attack, or what the attack achieved.
     pub words: String,
 }
 
@@ -76,7 +77,7 @@ impl AttackRow {
         }
     }
 
-    /// Whether a promise was broken, or is not known to hold.
+    /// Whether a claim of the level is broken or could not be checked.
     pub fn fails(&self) -> bool {
         self.claimed && self.kind != AttackOutcome::Refused
     }

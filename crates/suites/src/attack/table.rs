@@ -1,5 +1,4 @@
-//! The table of a run: what was attempted, and by what it was refused, for each user, level and network
-//! setting.
+//! The table of a run: each attack, and what refused it, for each user, level and network setting.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,11 +8,11 @@ use windlass_testkit::attacks::{Attack, NetworkSetting};
 
 use super::row::{AttackOutcome, AttackRow, Privilege};
 
-/// Letters of the first column's words, and of each verdict's.
+/// Characters of an attack's name, and of each verdict.
 const NAME_WIDTH: usize = 58;
 const CELL_WIDTH: usize = 30;
 
-/// The levels as columns: what is promised, then what the attacks do without it.
+/// The order of the levels: first those that claim to refuse attacks, then `none`.
 const LEVELS: [Isolation; 3] = [Isolation::Full, Isolation::Landlock, Isolation::None];
 
 /// A column: a user, a level and a network setting, in the order in which they are shown.
@@ -21,7 +20,7 @@ type Column = (Privilege, usize, usize);
 
 pub fn table(attacks: &[Attack], rows: &[AttackRow]) -> String {
     let columns: BTreeSet<Column> = rows.iter().filter_map(column).collect();
-    // A level that starts no session with a network setting has nothing to show but that.
+    // If a level starts no session with a network setting, the reason gets one line below the table and no column.
     let (refused, played): (Vec<Column>, Vec<Column>) = columns
         .into_iter()
         .partition(|at| of(rows, *at).all(|row| row.kind == AttackOutcome::NotClaimed));
@@ -44,7 +43,7 @@ pub fn table(attacks: &[Attack], rows: &[AttackRow]) -> String {
     }
     for at in refused {
         let why = of(rows, at).next().map_or("", |row| row.words.as_str());
-        let _ = writeln!(text, "{}: nothing is played: {why}", title(at));
+        let _ = writeln!(text, "{}: no attack ran: {why}", title(at));
     }
     text
 }
@@ -96,7 +95,7 @@ fn counts(rows: &[AttackRow], at: Column) -> String {
     )
 }
 
-/// `text` in exactly `width` letters.
+/// `text`, cut or padded to exactly `width` characters.
 fn cut(text: &str, width: usize) -> String {
     let short: String = text.chars().take(width).collect();
     format!("{short:<width$}")
@@ -137,7 +136,7 @@ mod tests {
         refused.network = "hosts".to_owned();
         let text = table(&attacks, &[row(Isolation::Full, true, AttackOutcome::Refused), refused]);
         assert!(text.lines().next().is_some_and(|line| !line.contains("landlock")), "{text}");
-        assert!(text.contains("root landlock, network hosts: nothing is played: EACCES"), "{text}");
+        assert!(text.contains("root landlock, network hosts: no attack ran: EACCES"), "{text}");
         assert!(text.contains("root full, network none: 1 attempted, 1 refused"), "{text}");
     }
 

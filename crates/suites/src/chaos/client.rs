@@ -1,5 +1,5 @@
-//! One client: makes sessions, does one operation after the other on them, and ends them. What it does is
-//! decided by the seed, its number and the operation's number.
+//! One client: creates sessions, performs one operation after the other on them, and ends them. The seed, the client's
+//! number and the operation's number decide each operation.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use super::raw_http::RawRequest;
 use super::turns;
 use super::world::{SessionFacts, set};
 
-/// Sessions that one client has at a time, without twins.
+/// The number of sessions of one client at a time, without twins.
 const SESSIONS_AT_ONCE: usize = 2;
 
-/// Twins included, a client ends sessions beyond this.
+/// The most sessions of one client, twins included. A client with this many makes no twin.
 const SESSIONS_MAX: usize = 4;
 
-/// A session is checked and ended after so many turns: reading all of its events again takes long.
+/// After this many turns a session is checked and closed, because reading all of its events takes long.
 const TURNS_MAX: usize = 120;
 
 /// How long an interrupted turn may take to stop before it is killed.
 const INTERRUPT_GRACE_MS: u64 = 1500;
 
-/// How often a fork is asked for that finds its session busy.
+/// The most attempts to fork one session.
 const FORK_ATTEMPTS_MAX: usize = 20;
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl ChaosClient {
         Self { http, number, sessions: Vec::new(), made: 0 }
     }
 
-    /// Works until the run is over, then ends all its sessions.
+    /// Performs operations until the run is over, then ends all its sessions.
     pub async fn run(mut self) {
         let seed = self.http.world.seed;
         let mut done = 0;
@@ -61,7 +61,7 @@ impl ChaosClient {
             let at = usize::try_from(at).unwrap_or_default();
             let operation = random.weighted(&OPERATIONS);
             self.http.world.ledger.count(&format!("operation {operation:?}"));
-            self.act(operation, at, &mut random).await;
+            self.perform(operation, at, &mut random).await;
         }
         let mut random = Random::of(&[seed, self.number, u64::MAX]);
         while !self.sessions.is_empty() {
@@ -69,7 +69,7 @@ impl ChaosClient {
         }
     }
 
-    async fn act(&mut self, operation: Operation, at: usize, random: &mut Random) {
+    async fn perform(&mut self, operation: Operation, at: usize, random: &mut Random) {
         let full = self.sessions[at].turns.len() > TURNS_MAX;
         match operation {
             Operation::Close => return self.end(at, random).await,
@@ -81,7 +81,7 @@ impl ChaosClient {
         }
         let session = &mut self.sessions[at];
         let stopped = operations::perform(operation, &mut self.http, session, random).await;
-        // A session that is over, or one that would tell the same violation again.
+        // The session has ended, or the same violation would be reported again.
         if stopped.is_err() {
             self.end(at, random).await;
         }
@@ -114,7 +114,7 @@ impl ChaosClient {
         let request = RawRequest::post("/v1/sessions", &body);
         let limits = world.limits.mark();
         let Ok(answer) = self.http.send_with_retry(&request, 3000).await else { return };
-        // An answer that was lost, and the request sent again.
+        // The session exists already if the first answer was lost and the request was repeated.
         let exists = code_of(&answer).as_deref() == Some("session_exists");
         if answer.status != 201 && !exists {
             match world.scarcity.since(session.facts.scarcity) || world.limits.since(limits) {
@@ -134,21 +134,21 @@ impl ChaosClient {
         self.sessions.push(session);
     }
 
-    /// A node that was killed may have made the session and not taken its first turn. The turn's id makes
-    /// sending it again safe.
+    /// Sends the first turn again. A node that was killed may have created the session without the turn. The turn's id
+    /// makes the repetition safe.
     async fn first_turn_again(&mut self, session: &mut SessionModel, turn: &serde_json::Value) {
         let request = RawRequest::post(format!("{}/turns", session.path()), turn);
         let answer = self.http.send_with_retry(&request, 3000).await;
         if answer.is_ok_and(|answer| answer.status == 200) {
             return;
         }
-        // A session that has ended meanwhile; that is judged when it is closed.
+        // The session has ended. The check at its end decides whether it may have.
         for turn in &mut session.turns {
             turn.refused = true;
         }
     }
 
-    /// Ends a session, and checks everything that was told of it.
+    /// Closes a session and checks every answer about it.
     async fn end(&mut self, at: usize, random: &mut Random) {
         let mut session = self.sessions.remove(at);
         let checked = judge::running(&mut self.http, &mut session, random).await;
@@ -162,17 +162,17 @@ impl ChaosClient {
             }
         }
         if checked.is_ok() && closed.is_ok() {
-            // Its events say the rest.
+            // The error is a violation that is already recorded.
             let _ = judge::events(&mut self.http, &mut session, random).await;
         }
         self.http.world.gone(&session.id);
     }
 
-    /// A closed session says why it ended; one that ended before says so too, with a receipt.
+    /// Checks the reason for the session's end. A session that lost its keeper must have a receipt.
     fn check_end(&self, session: &SessionModel, answer: &super::raw_http::RawResponse) {
         let Some(found) = self.http.read::<Session>("a closed session", answer) else { return };
         let Some(ended) = found.ended else {
-            self.http.violation("close", format!("{} has no end", session.id));
+            self.http.violation("close", format!("{} is closed and has no end reason", session.id));
             return;
         };
         self.http.world.ledger.count(&format!("sessions ended {:?}", ended.reason));
@@ -181,7 +181,8 @@ impl ChaosClient {
             self.http.violation("session", format!("{} ended: {ended:?}", session.id));
         }
         if ended.reason == EndReason::KeeperLost && ended.receipt.is_none() {
-            self.http.violation("session", format!("{} lost without a receipt", session.id));
+            self.http
+                .violation("session", format!("{} lost its keeper and has no receipt", session.id));
         }
     }
 
@@ -189,7 +190,7 @@ impl ChaosClient {
         let seen = turns::read_state(&mut self.http, &mut self.sessions[at], random).await;
         let Ok(Some(seen)) = seen else { return };
         let id = self.fresh_id();
-        match self.ask_for_twin(at, &id).await {
+        match self.request_twin(at, &id).await {
             ForkResult::Made => {}
             ForkResult::None => return,
         }
@@ -214,13 +215,13 @@ impl ChaosClient {
         }
     }
 
-    async fn ask_for_twin(&mut self, at: usize, id: &str) -> ForkResult {
+    async fn request_twin(&mut self, at: usize, id: &str) -> ForkResult {
         let request =
             RawRequest::post(format!("{}/fork", self.sessions[at].path()), &json!({"id": id}));
         for _ in 0..FORK_ATTEMPTS_MAX {
             let answer = match self.http.send_once(&request, 30_000).await {
                 Ok(answer) => answer,
-                // The node may have made it: asking for the same id says so.
+                // The node may have made the twin: the same request with the same id will say so.
                 Err(NoAnswer::Cut(_)) => {
                     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
                     continue;
@@ -247,7 +248,7 @@ impl ChaosClient {
         ForkResult::None
     }
 
-    /// A fork that was broken off leaves a twin that lives, or one that has ended.
+    /// Whether the twin of a fork whose answer was lost is alive. It may have ended.
     async fn twin_lives(&mut self, id: &str) -> ForkResult {
         let request = RawRequest::get(format!("/v1/sessions/{id}"));
         let Ok(answer) = self.http.send_with_retry(&request, 0).await else {

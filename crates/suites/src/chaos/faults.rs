@@ -1,5 +1,5 @@
-//! What goes wrong around the clients, and when: the seed decides. Each fault notes what it may cost in the
-//! facts before it is done, and in the ledger once it is.
+//! Injects faults while the clients work. The seed decides which fault comes when. Before a fault happens, the session
+//! facts record what it may cause. After it has happened, the ledger counts it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,23 +18,23 @@ use super::raw_http::RawRequest;
 use super::small_disk::SmallDisk;
 use super::world::{SessionFacts, World, set};
 
-/// Between two faults.
+/// The shortest and longest time between two faults.
 const PAUSE_MS_MIN: u64 = 200;
 const PAUSE_MS_MAX: u64 = 1800;
 
-/// A stopped process goes on after this at the latest.
+/// The longest time that a process is stopped (SIGSTOP).
 const STOPPED_MS_MAX: u64 = 2000;
 
-/// How long a disk stays full, and how long forks are refused.
+/// The longest time that a disk is full or processes are limited.
 const SHORTAGE_MS_MAX: u64 = 1500;
 
-/// What a dead keeper held is gone after this, also under load.
-const HELD_GONE: Duration = Duration::from_secs(3);
+/// How long the processes below a dead keeper may live, also under load.
+const ORPHANS_GONE: Duration = Duration::from_secs(3);
 
-/// The clock moves by up to so much, either way: less than what is on disk is kept for.
+/// The clock jumps by at most this, either way. The node keeps files of ended sessions for longer.
 const CLOCK_MS_MAX: u64 = 12 * 60 * 60 * 1000;
 
-/// Processes that may still be started while few may.
+/// The number of processes that can still be started while processes are limited.
 const FORKS_LEFT: u64 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -61,7 +61,7 @@ pub enum FaultKind {
     Descriptors,
     /// The node is started again with little memory
     Memory,
-    /// Few processes can be started for a moment
+    /// Only a few processes can be started for a moment
     Processes,
     /// The node's wall clock jumps
     Clock,
@@ -79,13 +79,13 @@ pub struct FaultInjector {
     pub http: HttpClient,
     pub kinds: Vec<FaultKind>,
     pub disk: Option<SmallDisk>,
-    /// The cgroup that the node is in, with a limit on processes.
+    /// The cgroup of the node, which can limit processes.
     pub processes: Option<PathBuf>,
     pub random: Random,
 }
 
 impl FaultInjector {
-    /// Does one fault after the other until the run is over.
+    /// Injects one fault after the other until the run is over.
     pub async fn run(mut self) -> Result<Self> {
         let world = Arc::clone(&self.http.world);
         while !world.is_over() && !self.kinds.is_empty() {
@@ -93,7 +93,7 @@ impl FaultInjector {
             tokio::time::sleep(Duration::from_millis(pause)).await;
             self.check_alive().await?;
             let fault = *self.random.pick(&self.kinds);
-            if self.cause(fault).await? {
+            if self.inject(fault).await? {
                 world.ledger.count(&format!("fault {}", fault.name()));
                 world.ledger.count("faults");
             }
@@ -102,7 +102,7 @@ impl FaultInjector {
         Ok(self)
     }
 
-    /// The node ends only when a fault ends it.
+    /// Checks that the node runs: only a fault may end it.
     async fn check_alive(&mut self) -> Result<()> {
         if self.node.is_alive() {
             return Ok(());
@@ -110,12 +110,13 @@ impl FaultInjector {
         let log = self.node.log();
         let tail: String = log.chars().rev().take(900).collect();
         let tail: String = tail.chars().rev().collect();
-        self.http.violation("died", format!("the node is gone; its log ends: {tail}"));
-        self.come_back().await
+        self.http
+            .violation("died", format!("the node has ended without a fault; its log ends: {tail}"));
+        self.start_again().await
     }
 
-    /// Whether the fault could be done.
-    async fn cause(&mut self, fault: FaultKind) -> Result<bool> {
+    /// Injects a fault. Returns `false` if it is not possible now.
+    async fn inject(&mut self, fault: FaultKind) -> Result<bool> {
         match fault {
             FaultKind::Node => self.restart(NodeExit::Killed, StartLimits::Usual).await?,
             FaultKind::Upgrade => self.restart(NodeExit::Stopped, StartLimits::Usual).await?,
@@ -142,11 +143,11 @@ impl FaultInjector {
         Ok(true)
     }
 
-    async fn restart(&mut self, going: NodeExit, limits: StartLimits) -> Result<()> {
+    async fn restart(&mut self, exit: NodeExit, limits: StartLimits) -> Result<()> {
         let world = Arc::clone(&self.http.world);
         world.node.begin();
         let starts = self.node.hold_starts()?;
-        if let Err(error) = self.node.go(going).await {
+        if let Err(error) = self.node.end(exit).await {
             self.http.violation("stop", format!("the node does not stop: {error:#}"));
         }
         let away = *self.random.pick(&[0, 0, 0, 200, 1000]);
@@ -158,21 +159,21 @@ impl FaultInjector {
             _ if world.limits.active() => {}
             _ => world.limits.begin(),
         }
-        self.come_back().await?;
+        self.start_again().await?;
         drop(starts);
         world.node.end();
         self.check_sessions().await;
         Ok(())
     }
 
-    async fn come_back(&mut self) -> Result<()> {
-        if let Some(failure) = self.node.come_back().await? {
+    async fn start_again(&mut self) -> Result<()> {
+        if let Some(failure) = self.node.start_again().await? {
             self.http.violation("start", failure);
         }
         Ok(())
     }
 
-    /// Every session that was there and was not told as ended is there after a restart.
+    /// Checks that a restart lost no session, except sessions that may have ended.
     async fn check_sessions(&mut self) {
         let world = Arc::clone(&self.http.world);
         let before = world.live();
@@ -183,15 +184,16 @@ impl FaultInjector {
         let Some(list) = self.http.read::<SessionList>("the sessions", &answer) else { return };
         for facts in before {
             let starved = world.scarcity.since(facts.scarcity);
-            let excused = facts.may_end() || facts.worker_killed() || facts.closing() || starved;
+            let may_be_gone =
+                facts.may_end() || facts.worker_killed() || facts.closing() || starved;
             let is_there = list.sessions.iter().any(|found| found.id.as_str() == facts.session);
-            if !is_there && !excused {
+            if !is_there && !may_be_gone {
                 let request = RawRequest::get(format!("/v1/sessions/{}", facts.session));
                 let said = self.http.send_with_retry(&request, 0).await;
                 let said = said.map(|answer| answer.shown()).unwrap_or_default();
-                // The session's own client may have closed it during the restart.
+                // The session's client may have closed it during the restart.
                 if !facts.closing() {
-                    let text = format!("{} is not there after a restart: {said}", facts.session);
+                    let text = format!("{} is missing after a restart: {said}", facts.session);
                     self.http.violation("session", text);
                 }
             }
@@ -206,8 +208,8 @@ impl FaultInjector {
         let _ = kill_process(process, Signal::CONT);
     }
 
-    /// One of the sessions, and its keeper's process.
-    async fn a_keeper(&mut self) -> Option<(Arc<SessionFacts>, u32)> {
+    /// Picks a session. Returns its facts and the pid of its keeper.
+    async fn pick_keeper(&mut self) -> Option<(Arc<SessionFacts>, u32)> {
         let live = self.http.world.live();
         let live: Vec<_> = live.into_iter().filter(|facts| !facts.closing()).collect();
         if live.is_empty() {
@@ -218,7 +220,7 @@ impl FaultInjector {
         let answer = self.http.send_with_retry(&request, 0).await.ok()?;
         let found: Session = serde_json::from_slice(&answer.body).ok()?;
         let keeper = found.keeper_pid.filter(|_| found.ended.is_none())?;
-        // Never a process that only has the number of one that is gone.
+        // The pid of an ended keeper may belong to another process now.
         let is_ours = processes::name(keeper).is_some_and(|name| name.starts_with("windlass"));
         is_ours.then_some((facts, keeper))
     }
@@ -229,32 +231,37 @@ impl FaultInjector {
     }
 
     async fn kill_keeper(&mut self) -> Result<bool> {
-        let Some((facts, keeper)) = self.a_keeper().await else { return Ok(false) };
+        let Some((facts, keeper)) = self.pick_keeper().await else { return Ok(false) };
         for one in self.family(&facts) {
             set(&one.may_end);
         }
-        let held = processes::below(keeper);
+        let below = processes::below(keeper);
         processes::kill(keeper);
         let gone = tokio::task::spawn_blocking(move || {
-            held.into_iter()
-                .filter(|pid| !processes::wait_gone(*pid, HELD_GONE))
+            below
+                .into_iter()
+                .filter(|pid| !processes::wait_gone(*pid, ORPHANS_GONE))
                 .collect::<Vec<_>>()
         });
         let mut left = gone.await?;
         if !left.is_empty() {
-            let others = self.held_by_family(&facts).await;
+            let others = self.processes_of_family(&facts).await;
             left.retain(|pid| !others.contains(pid));
         }
         let left: Vec<_> = left.into_iter().map(processes::arguments).collect();
         if !left.is_empty() {
-            let text = format!("{}: its keeper is dead, these live: {left:?}", facts.session);
+            let text = format!(
+                "{}: its keeper is dead, but these processes live: {left:?}",
+                facts.session
+            );
             self.http.violation("left", text);
         }
         Ok(true)
     }
 
-    /// The processes of the sessions that were forked from this one: they were below its keeper, and live on.
-    async fn held_by_family(&mut self, facts: &SessionFacts) -> BTreeSet<u32> {
+    /// The processes of all sessions of a family. Twins live on when the keeper of the original dies, although their
+    /// processes were below it.
+    async fn processes_of_family(&mut self, facts: &SessionFacts) -> BTreeSet<u32> {
         let mut held = BTreeSet::new();
         for one in self.family(facts) {
             let request = RawRequest::get(format!("/v1/sessions/{}", one.session));
@@ -270,15 +277,15 @@ impl FaultInjector {
     }
 
     async fn pause_keeper(&mut self) -> Result<bool> {
-        let Some((facts, keeper)) = self.a_keeper().await else { return Ok(false) };
+        let Some((facts, keeper)) = self.pick_keeper().await else { return Ok(false) };
         set(&facts.worker_hurt);
         self.pause(keeper).await;
         Ok(true)
     }
 
     async fn kill_worker(&mut self) -> Result<bool> {
-        let Some((facts, keeper)) = self.a_keeper().await else { return Ok(false) };
-        // Below a family's first keeper are the workers of all.
+        let Some((facts, keeper)) = self.pick_keeper().await else { return Ok(false) };
+        // The workers of a whole family are below the keeper of its first session.
         for one in self.family(&facts) {
             set(&one.worker_hurt);
             set(&one.worker_killed);
@@ -305,10 +312,10 @@ impl FaultInjector {
         let millis = self.random.within(50, SHORTAGE_MS_MAX);
         tokio::time::sleep(Duration::from_millis(millis)).await;
         if self.random.chance(20) {
-            let going = *self.random.pick(&[NodeExit::Killed, NodeExit::Stopped]);
+            let exit = *self.random.pick(&[NodeExit::Killed, NodeExit::Stopped]);
             world.node.begin();
             let starts = self.node.hold_starts()?;
-            if let Err(error) = self.node.go(going).await {
+            if let Err(error) = self.node.end(exit).await {
                 self.http.violation("stop", format!("on a full disk: {error:#}"));
             }
             if self.random.chance(50)
@@ -327,14 +334,14 @@ impl FaultInjector {
         Ok(true)
     }
 
-    /// One attempt with what room there is; the next ones with room.
+    /// Starts the node on the disk as it is. If that fails, frees the disk and starts the node again.
     async fn start_on_full_disk(&mut self) -> Result<()> {
         if let Err(error) = self.node.node.restart().await {
             self.http.violation("start", format!("on a full disk: {error:#}"));
             if let Some(disk) = &self.disk {
                 disk.free()?;
             }
-            self.come_back().await?;
+            self.start_again().await?;
         }
         Ok(())
     }

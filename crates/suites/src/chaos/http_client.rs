@@ -1,5 +1,5 @@
-//! One client's way to the node: sends requests, repeats them while the node is away, and checks of every
-//! answer what holds for all of them: it comes in time, and a refusal has a code that clients were promised.
+//! Sends the requests of one client and repeats them while the node is down. Checks of every answer that it comes in
+//! time, and that a refusal has an error code of `docs/openapi.json`.
 
 use std::io;
 use std::sync::Arc;
@@ -11,28 +11,27 @@ use serde_json::Value;
 use super::raw_http::{NodeEndpoint, RawConnection, RawRequest, RawResponse};
 use super::world::World;
 
-/// How long an answer may take beyond what the request itself asked to wait. A stopped process of a fault
-/// stays so for 2 s at most.
+/// How long an answer may take beyond the request's own wait time. A fault stops a process for at most 2 s.
 const ANSWER_MAX: Duration = Duration::from_secs(40);
 
-/// How long a request is repeated while the node is away or refuses for now.
+/// How long a request is repeated while the node is down or refuses with a retryable code.
 const AWAY_MAX: Duration = Duration::from_secs(120);
 
 /// Pauses between attempts.
 const PAUSE_FIRST: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Codes of refusals that the same request may overcome later.
+/// Error codes after which the same request may succeed later.
 const RETRYABLE: [&str; 4] = ["overloaded", "session_busy", "disk_full", "shutting_down"];
 
-/// The request has no answer, and is not repeated.
+/// Why a request has no answer.
 #[derive(Debug)]
 pub enum NoAnswer {
-    /// The connection did not come about, or broke off.
+    /// The connection could not be made, or it broke.
     Cut(String),
-    /// It took too long; that is a violation, told already.
+    /// The answer took too long. The violation is recorded.
     Late,
-    /// Repeating did not help; that is a violation, told already.
+    /// All repetitions failed. The violation is recorded.
     Away,
 }
 
@@ -40,35 +39,35 @@ pub enum NoAnswer {
 pub struct HttpClient {
     pub world: Arc<World>,
     pub name: String,
-    pub door: NodeEndpoint,
+    pub endpoint: NodeEndpoint,
     connection: Option<RawConnection>,
 }
 
 impl HttpClient {
-    pub fn new(world: &Arc<World>, name: &str, door: &NodeEndpoint) -> Self {
+    pub fn new(world: &Arc<World>, name: &str, endpoint: &NodeEndpoint) -> Self {
         Self {
             world: Arc::clone(world),
             name: name.to_owned(),
-            door: door.clone(),
+            endpoint: endpoint.clone(),
             connection: None,
         }
     }
 
     /// Another connection of the same client.
     pub fn another_connection(&self) -> Self {
-        Self::new(&self.world, &self.name, &self.door)
+        Self::new(&self.world, &self.name, &self.endpoint)
     }
 
     pub fn violation(&self, kind: &str, text: impl AsRef<str>) {
         self.world.ledger.violation(&self.name, kind, text.as_ref());
     }
 
-    /// Lets go of the connection: the next request makes another.
+    /// Closes the connection. The next request opens a new one.
     pub fn cut(&mut self) {
         self.connection = None;
     }
 
-    /// One attempt.
+    /// Sends the request once.
     pub async fn send_once(
         &mut self,
         request: &RawRequest,
@@ -110,8 +109,8 @@ impl HttpClient {
         Ok(answer)
     }
 
-    /// Repeats over broken connections, and over refusals that say so, for a while. Only for requests that
-    /// the node does once however often they come.
+    /// Sends the request, and repeats it after a broken connection or a retryable refusal, for [`AWAY_MAX`]. Only for
+    /// idempotent requests.
     pub async fn send_with_retry(
         &mut self,
         request: &RawRequest,
@@ -133,7 +132,9 @@ impl HttpClient {
             };
             if began.elapsed() > AWAY_MAX {
                 let (method, path) = (request.method, &request.path);
-                let text = format!("{method} {path}: no success in {AWAY_MAX:?}; last: {last}");
+                let text = format!(
+                    "{method} {path}: no success in {AWAY_MAX:?}; the last attempt: {last}"
+                );
                 self.violation("away", text);
                 return Err(NoAnswer::Away);
             }
@@ -142,7 +143,7 @@ impl HttpClient {
         }
     }
 
-    /// The answer's body, as it must be.
+    /// Parses the body of an answer. A body that does not parse is a violation.
     pub fn read<T: DeserializeOwned>(&self, what: &str, answer: &RawResponse) -> Option<T> {
         match serde_json::from_slice(&answer.body) {
             Ok(read) => Some(read),
@@ -156,9 +157,9 @@ impl HttpClient {
     async fn exchange(&mut self, request: &RawRequest) -> io::Result<RawResponse> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => RawConnection::open(&self.door).await?,
+            None => RawConnection::open(&self.endpoint).await?,
         };
-        connection.write(&request.bytes(&self.door)).await?;
+        connection.write(&request.bytes(&self.endpoint)).await?;
         let answer = connection.answer().await?;
         self.connection = Some(connection);
         Ok(answer)
@@ -172,18 +173,18 @@ impl HttpClient {
     }
 }
 
-/// What is wrong with a refusal, whatever was asked.
+/// What is wrong with a refusal, for any request. `None` if nothing is.
 pub fn refusal_fault(world: &World, answer: &RawResponse) -> Option<String> {
     if answer.status < 400 {
         return None;
     }
     let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let Some(code) = said["code"].as_str().filter(|code| world.codes.contains(*code)) else {
-        return Some("no code that is in docs/openapi.json".to_owned());
+        return Some("no code of docs/openapi.json".to_owned());
     };
     world.ledger.count(&format!("code {code}"));
     if code == "internal" {
-        return Some("an internal fault".to_owned());
+        return Some("the code is internal".to_owned());
     }
     let retryable = RETRYABLE.contains(&code);
     if said["retryable"].as_bool() != Some(retryable) {
@@ -192,7 +193,7 @@ pub fn refusal_fault(world: &World, answer: &RawResponse) -> Option<String> {
     None
 }
 
-/// The code of a refusal.
+/// The error code of a refusal.
 pub fn code_of(answer: &RawResponse) -> Option<String> {
     let said: Value =
         (answer.status >= 400).then(|| serde_json::from_slice(&answer.body).ok())??;

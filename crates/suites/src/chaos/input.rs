@@ -1,4 +1,4 @@
-//! A turn that asks for input, and gets it once, also when the connection breaks while it is given.
+//! A turn that asks for input and must get it exactly once, even if the connection breaks while the client sends it.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::random::Random;
 use super::raw_http::RawRequest;
 use super::turns::{EarlyStop, Submission, look_until, read_output, submit_as, wait_end};
 
-/// How often an input is given whose fate is not known.
+/// The most attempts to send one input.
 const ATTEMPTS_MAX: usize = 40;
 
-/// Before a turn is looked at again that may have got its input.
+/// The time before the turn is read again to see whether it got the input.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 pub async fn input(
@@ -34,26 +34,26 @@ pub async fn input(
     if turn.state != TurnState::Ended {
         let prompt = turn.stdin_wait.map(|wait| wait.prompt).unwrap_or_default();
         if prompt != format!("give {id}>") {
-            http.violation("mixed", format!("{id} asks with {prompt:?}"));
+            http.violation("mixed", format!("{id} asks with the prompt {prompt:?}"));
         }
-        give(http, session, &id, &word, random).await?;
+        send_input(http, session, &id, &word, random).await?;
     }
     let turn = wait_end(http, session, &id, random).await?;
     read_output(http, session, &id, random).await?;
-    // Output that a full disk dropped cannot be compared.
+    // Output that was dropped because the disk was full cannot be compared.
     let Some(output) = session.turn(&id).and_then(|turn| turn.output.clone()) else {
         return Ok(());
     };
     let text = String::from_utf8_lossy(&output).into_owned();
     if turn.outcome == Some(Outcome::Ok) && !text.contains(&format!("GOT {word}")) {
-        http.violation("input", format!("{id} was given {word}, and printed {text:?}"));
+        http.violation("input", format!("{id} got the input {word}, but printed {text:?}"));
     }
     Ok(())
 }
 
-/// Gives the word until the turn does not wait for it any more. Giving is not repeatable: after a broken
-/// connection the turn is looked at first.
-async fn give(
+/// Sends the word until the turn no longer waits for input. Sending input is not idempotent, so after a broken
+/// connection the turn is read first.
+async fn send_input(
     http: &mut HttpClient,
     session: &mut SessionModel,
     id: &str,
@@ -70,10 +70,13 @@ async fn give(
                 Some("turn_not_running" | "session_ended") if session.may_lose(&http.world) => {
                     return Ok(());
                 }
-                // The first attempt may have got through although its connection broke.
+                // The first attempt may have arrived although its connection broke.
                 Some("turn_not_running") => return Ok(()),
                 Some(_) => {
-                    http.violation("input", format!("{id} waits: {}", answer.shown()));
+                    http.violation(
+                        "input",
+                        format!("{id} waits for input, but: {}", answer.shown()),
+                    );
                     return Ok(());
                 }
             },
@@ -90,6 +93,6 @@ async fn give(
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
-    http.violation("input", format!("{id}: {ATTEMPTS_MAX} attempts did not reach it"));
+    http.violation("input", format!("{id} did not get its input in {ATTEMPTS_MAX} attempts"));
     Ok(())
 }

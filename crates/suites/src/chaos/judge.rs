@@ -1,5 +1,5 @@
-//! The last word on a session: everything that its client was told is compared with its events, its marks
-//! and what a follower saw.
+//! The final check of a session: compares every answer that its client got with the session's events, its marks and
+//! the events of its follower.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use super::random::Random;
 use super::raw_http::RawRequest;
 use super::turns::{EarlyStop, look_at_session, wait_end};
 
-/// How long the end of a closed session may be owed to the journal, and the time between two looks.
+/// How long the journal may take to record the end of a closed session, and the time between two checks.
 const RECORDED_WAIT: Duration = Duration::from_secs(20);
 const RECORDED_LOOK: Duration = Duration::from_millis(200);
 
-/// What is still open is waited for, and the marks are read, before the session is closed.
+/// Waits for all open turns and checks the marks. The session is still running.
 pub async fn running(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -35,12 +35,12 @@ pub async fn running(
     marks(http, session).await
 }
 
-/// Each turn that ran has left one mark in the workspace, and no other session's turn has.
+/// Checks that each mark in the workspace belongs to this session and occurs once.
 async fn marks(http: &mut HttpClient, session: &SessionModel) -> Result<(), EarlyStop> {
     let path = format!("{}/files/{MARKS}", session.path());
     let answer = http.send_with_retry(&RawRequest::get(path), 0).await?;
     if answer.status != 200 {
-        // A disk that was full, or a session none of whose turns ran.
+        // The file is missing if the disk was full or no turn ran.
         return Ok(());
     }
     let text = String::from_utf8_lossy(&answer.body).into_owned();
@@ -60,7 +60,7 @@ async fn marks(http: &mut HttpClient, session: &SessionModel) -> Result<(), Earl
     Ok(())
 }
 
-/// Reads all events in pages, and checks them against the model and against what the follower has.
+/// Reads all events in pages and compares them with the model and with the follower's events.
 pub async fn events(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -78,7 +78,7 @@ pub async fn events(
             return Err(EarlyStop::GivenUp);
         };
         if page.is_empty() {
-            // On a full disk the end is told before it is recorded.
+            // On a full disk the node reports the end before it records it.
             let is_whole = events.last().is_some_and(|last| last["kind"] == "session_ended");
             if is_whole || Instant::now() > until {
                 if !is_whole {
@@ -92,7 +92,7 @@ pub async fn events(
             let wanted = events.len() as u64 + 1;
             if event["seq"].as_u64() != Some(wanted) {
                 let got = &event["seq"];
-                let text = format!("{}: event {wanted} is next, and {got} came", session.id);
+                let text = format!("{}: expected event {wanted}, got {got}", session.id);
                 http.violation("events", text);
                 return Err(EarlyStop::GivenUp);
             }
@@ -103,9 +103,9 @@ pub async fn events(
     if let Some(follower) = session.follower.take() {
         compare_follower(http, session, &events, &follower.finish(events.len()).await);
     }
-    let told = RecordedTurns::of(http, session, &events);
-    check_turns(http, session, &told);
-    check_memory(http, session, &told);
+    let recorded = RecordedTurns::of(http, session, &events);
+    check_turns(http, session, &recorded);
+    check_memory(http, session, &recorded);
     Ok(())
 }
 
@@ -117,16 +117,17 @@ fn compare_follower(
 ) {
     if followed.len() < events.len() {
         let (have, all) = (followed.len(), events.len());
-        http.violation("stream", format!("{}: {have} of {all} events came", session.id));
+        http.violation("stream", format!("{}: the stream had {have} of {all} events", session.id));
     }
     let differs = events.iter().zip(followed).find(|(page, stream)| page != stream);
     if let Some((page, stream)) = differs {
-        let text = format!("{}: a page says {page}, the stream {stream}", session.id);
+        let text =
+            format!("{}: the page has the event {page}, the stream has {stream}", session.id);
         http.violation("stream", text);
     }
 }
 
-/// One turn as the events tell it.
+/// One turn according to the events.
 #[derive(Debug, Default)]
 struct RecordedTurn {
     id: String,
@@ -134,17 +135,17 @@ struct RecordedTurn {
     ended: u64,
     outcome: Option<Outcome>,
     output: Vec<u8>,
-    /// Bodies that are too large for an event are left out of it.
+    /// Some output is missing, because events leave out large bodies.
     is_partial: bool,
-    /// Which of the session's workers it ended with.
+    /// The number of the session's worker when the turn ended.
     worker: u64,
 }
 
-/// All turns by their number.
+/// All turns according to the events, by number.
 #[derive(Debug, Default)]
 struct RecordedTurns {
     turns: BTreeMap<u64, RecordedTurn>,
-    /// The session ended because its keeper was gone.
+    /// The session ended because it lost its keeper.
     lost_keeper: bool,
 }
 
@@ -210,7 +211,7 @@ impl RecordedTurn {
     }
 }
 
-/// Every accepted turn ended once, as its client was told, with the bytes that its client read.
+/// Checks that every accepted turn ended once, with the outcome and the output that its client got.
 fn check_turns(http: &HttpClient, session: &SessionModel, told: &RecordedTurns) {
     for (number, turn) in &told.turns {
         let (accepted, ended) = (turn.accepted, turn.ended);
@@ -234,15 +235,18 @@ fn check_turns(http: &HttpClient, session: &SessionModel, told: &RecordedTurns) 
         if second.is_some() {
             http.violation("twice", format!("{} was accepted twice", turn.id));
         }
-        // Told on a full disk, its session closed or its keeper killed, and the node ended before there was room:
-        // only the node knew.
-        let was_owed =
+        // On a full disk the node reports an outcome that it cannot record yet. If the keeper and the node end before
+        // the disk has space, the outcome is lost.
+        let was_unrecorded =
             turn.told_on_full_disk && first.outcome == Some(Outcome::Lost) && told.lost_keeper;
-        if turn.outcome.is_some() && first.outcome != turn.outcome && !was_owed {
+        if turn.outcome.is_some() && first.outcome != turn.outcome && !was_unrecorded {
             let (told, now) = (turn.outcome, first.outcome);
-            http.violation("outcome", format!("{}: told {told:?}, recorded {now:?}", turn.id));
+            http.violation(
+                "outcome",
+                format!("{}: the client got {told:?}, the events have {now:?}", turn.id),
+            );
         }
-        // What a full disk dropped when it was read may be there after a restart: the keeper held it.
+        // Output that was dropped on a full disk may appear after a restart, because the keeper still held it.
         let may_grow = turn.code == Some(ErrorCode::DiskFull);
         let is_same = turn.output.as_ref().is_none_or(|output| match may_grow {
             true => first.output.starts_with(output),
@@ -251,14 +255,15 @@ fn check_turns(http: &HttpClient, session: &SessionModel, told: &RecordedTurns) 
         if !is_same && !first.is_partial {
             let (read, recorded) =
                 (turn.output.as_ref().map(Vec::len).unwrap_or_default(), first.output.len());
-            let text = format!("{}: {read} bytes were read, events hold {recorded}", turn.id);
+            let text =
+                format!("{}: the client read {read} bytes, the events have {recorded}", turn.id);
             http.violation("output", text);
         }
     }
 }
 
-/// What a turn saw in memory is what ran with the same worker before it: each turn once, in the order
-/// accepted, none missing that ended well.
+/// Checks the marks that a turn found in memory: they are those of the turns that ran before it with the same worker,
+/// each once, in the order accepted. No turn that ended well is missing.
 fn check_memory(http: &HttpClient, session: &SessionModel, told: &RecordedTurns) {
     for turn in &session.turns {
         let Some(seen) = &turn.seen else { continue };
@@ -274,7 +279,8 @@ fn check_memory(http: &HttpClient, session: &SessionModel, told: &RecordedTurns)
         let is_ordered = order.iter().all(Option::is_some) && order.is_sorted_by(|a, b| a < b);
         if !is_ordered {
             let strange = own.iter().zip(&order).find(|(_, place)| place.is_none());
-            let text = format!("{}: memory holds {own:?}; strange: {strange:?}", turn.id);
+            let text =
+                format!("{}: memory holds {own:?}; the first unknown mark: {strange:?}", turn.id);
             http.violation("memory", text);
         }
         let ran = before.iter().filter(|told| told.outcome == Some(Outcome::Ok));

@@ -1,5 +1,5 @@
-//! Clients that misbehave: they vanish, send half of what they announced, send it late, or send what is
-//! no request at all. The node stays up, refuses by name, and serves everybody else.
+//! Clients that misbehave: they disconnect, send half of a body, send it late, or send bytes that are no request. The
+//! node must stay up, refuse with an error code, and serve all other clients.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::random::Random;
 use super::raw_http::{RawConnection, RawRequest};
 use super::turns::{EarlyStop, Submission, read_output, submit, submit_as, wait_end};
 
-/// How long a malformed request may be answered. The node gives a head that never ends this long, and more.
+/// How long the answer to a malformed request may take.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// How long a half-sent body is held open.
+/// How long a connection with half of a body stays open.
 const HELD_OPEN: Duration = Duration::from_millis(100);
 
-/// A submission whose connection is cut at some byte; then the same again, whole.
+/// Cuts the connection of a submission at a random byte, and sends the same submission again.
 pub async fn cut(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -32,13 +32,13 @@ pub async fn cut(
     program.code.push_str(&format!("#{}\n", "x".repeat(padding)));
     let body = json!({"id": id, "code": session.code(&id, &program.code), "wait_ms": 0});
     let request = RawRequest::post(format!("{}/turns", session.path()), &body);
-    let bytes = request.bytes(&http.door);
+    let bytes = request.bytes(&http.endpoint);
     let length = match random.chance(50) {
         true => bytes.len(),
         false => usize::try_from(random.below(bytes.len() as u64)).unwrap_or_default(),
     };
-    // A node that is away cuts it earlier.
-    if let Ok(mut connection) = RawConnection::open(&http.door).await {
+    // The connection fails if the node is down. The submission below is sent anyway.
+    if let Ok(mut connection) = RawConnection::open(&http.endpoint).await {
         let _ = tokio::time::timeout(ANSWER_MAX, connection.write(&bytes[..length])).await;
     }
     submit_as(http, session, &id, Submission::plain(program)).await?;
@@ -46,7 +46,7 @@ pub async fn cut(
     read_output(http, session, &id, random).await
 }
 
-/// Half of a body, and then nothing: nobody else waits for the rest.
+/// Sends half of a body on several connections. Other requests must not wait for the rest.
 pub async fn half_body(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -54,10 +54,10 @@ pub async fn half_body(
 ) -> Result<(), EarlyStop> {
     let mut held = Vec::new();
     for _ in 0..random.within(1, 8) {
-        let Ok(mut connection) = RawConnection::open(&http.door).await else { break };
+        let Ok(mut connection) = RawConnection::open(&http.endpoint).await else { break };
         let path = format!("{}/turns", session.path());
         let body = json!({"code": "print('never')"});
-        let bytes = RawRequest::post(path, &body).bytes(&http.door);
+        let bytes = RawRequest::post(path, &body).bytes(&http.endpoint);
         let _ = connection.write(&bytes[..bytes.len() - 5]).await;
         held.push(connection);
     }
@@ -68,7 +68,7 @@ pub async fn half_body(
     Ok(())
 }
 
-/// A request in pieces, with pauses between them, is one request.
+/// Sends a request in two pieces with a pause between them. The node must treat it as one request.
 pub async fn late_body(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -76,7 +76,7 @@ pub async fn late_body(
 ) -> Result<(), EarlyStop> {
     let code = "import time\nwhile True: time.sleep(0.01)\n";
     let program = code::TurnProgram { code: code.to_owned(), expected: code::Expected::Anything };
-    let endless = Submission::plain(program).shaped(TurnKind::Interrupted);
+    let endless = Submission::plain(program).of_kind(TurnKind::Interrupted);
     let id = submit(http, session, endless).await?;
     let request = RawRequest::post(format!("{}/interrupt", session.turn_path(&id)), &json!({}));
     let mark = http.world.node.mark();
@@ -88,7 +88,7 @@ pub async fn late_body(
         Err(_) if http.world.node.since(mark) || http.world.scarcity.active() => {}
         other => http.violation("pieces", format!("{id}: interrupt in pieces: {other:?}")),
     }
-    // The first may not have come through.
+    // The first request may not have arrived.
     http.send_with_retry(&request, 0).await?;
     wait_end(http, session, &id, random).await.map(drop)
 }
@@ -98,9 +98,9 @@ async fn in_pieces(
     request: &RawRequest,
     random: &mut Random,
 ) -> std::io::Result<(u16, Option<String>)> {
-    let bytes = request.bytes(&http.door);
+    let bytes = request.bytes(&http.endpoint);
     let head = bytes.len() - request.body.len();
-    let mut connection = RawConnection::open(&http.door).await?;
+    let mut connection = RawConnection::open(&http.endpoint).await?;
     connection.write(&bytes[..head]).await?;
     tokio::time::sleep(Duration::from_millis(*random.pick(&[2, 5, 30]))).await;
     connection.write(&bytes[head..]).await?;
@@ -108,7 +108,7 @@ async fn in_pieces(
     Ok((answer.status, code_of(&answer)))
 }
 
-/// A client that submits, asks to wait, and is gone: its turn goes on and can be read by its id.
+/// Submits a turn, asks to wait for it, and disconnects. The turn must go on and be readable by its id.
 pub async fn vanish(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -117,15 +117,15 @@ pub async fn vanish(
     let id = session.next_id();
     submit_as(http, session, &id, Submission::plain(code::slow(&id, 200))).await?;
     let request = RawRequest::get(format!("{}?wait_ms=30000", session.turn_path(&id)));
-    if let Ok(mut connection) = RawConnection::open(&http.door).await {
-        let _ = connection.write(&request.bytes(&http.door)).await;
+    if let Ok(mut connection) = RawConnection::open(&http.endpoint).await {
+        let _ = connection.write(&request.bytes(&http.endpoint)).await;
     }
     http.cut();
     wait_end(http, session, &id, random).await?;
     read_output(http, session, &id, random).await
 }
 
-/// One row of the table of malformed requests.
+/// Sends one request of the table of malformed requests.
 pub async fn malformed(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -135,18 +135,18 @@ pub async fn malformed(
     let row = random.pick(&rows);
     http.world.ledger.count("malformed requests");
     let mark = http.world.node.mark();
-    let bytes = row.bytes(&http.door);
+    let bytes = row.bytes(&http.endpoint);
     let exchange = async {
-        let mut connection = RawConnection::open(&http.door).await?;
-        // The node may close before it has read everything.
+        let mut connection = RawConnection::open(&http.endpoint).await?;
+        // The write may fail: the node may close the connection before it has read everything.
         let _ = connection.write(&bytes).await;
         connection.answer().await
     };
     let answer = match tokio::time::timeout(ANSWER_MAX, exchange).await {
         Ok(Ok(answer)) => answer,
-        // Bytes that are no HTTP may be answered by closing.
+        // The node may close the connection without an answer.
         Ok(Err(_)) => return Ok(()),
-        Err(_) if row.answers == AllowedAnswer::MayWait || http.world.node.since(mark) => {
+        Err(_) if row.allowed == AllowedAnswer::MayWait || http.world.node.since(mark) => {
             return Ok(());
         }
         Err(_) => {
@@ -157,13 +157,14 @@ pub async fn malformed(
             return Ok(());
         }
     };
-    let by_name = row.answers != AllowedAnswer::NoHttp;
-    if by_name && let Some(fault) = refusal_fault(&http.world, &answer) {
+    let needs_code = row.allowed != AllowedAnswer::NotHttp;
+    if needs_code && let Some(fault) = refusal_fault(&http.world, &answer) {
         http.violation("refusal", format!("malformed {:?}: {fault}: {}", row.name, answer.shown()));
     }
-    // A row may be a turn after all: it must end like any other, and is not waited for here.
-    if row.answers == AllowedAnswer::Turn && answer.status == 200 {
-        let turn: Turn = http.read("a turn of the table", &answer).ok_or(EarlyStop::GivenUp)?;
+    // Some of the requests start a turn. This client does not wait for it.
+    if row.allowed == AllowedAnswer::Turn && answer.status == 200 {
+        let turn: Turn =
+            http.read("a turn of a malformed request", &answer).ok_or(EarlyStop::GivenUp)?;
         http.world.ledger.count(&format!("malformed turns {:?}", turn.state));
     }
     Ok(())

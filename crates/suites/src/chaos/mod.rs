@@ -1,6 +1,6 @@
-//! `cargo xtask chaos`: clients and faults against real nodes, decided by a seed. Each client keeps a model
-//! of what it was told; whatever a node says later is compared with it. A failing seed is printed with the
-//! command that plays it again.
+//! `cargo xtask chaos`: runs clients and faults against real nodes. A seed decides every operation and every fault.
+//! Each client keeps a model of the node's earlier answers and compares every later answer with it. For a failing
+//! seed the suite prints the command that repeats it. `docs/chaos.md` describes the suite.
 
 mod chaos_node;
 mod client;
@@ -37,7 +37,7 @@ use self::isolation::ReexecStep;
 use self::play::RunSetup;
 use crate::{RunVerdict, workspace};
 
-/// The mount of the controller that limits processes.
+/// The mount of the cgroup controller that limits the number of processes.
 const PIDS: &str = "/sys/fs/cgroup/pids";
 
 #[derive(Debug, clap::Args)]
@@ -45,16 +45,16 @@ pub struct Args {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds, one after the other
+    /// The number of seeds, one after the other
     #[arg(long, default_value_t = 1)]
     seeds: u64,
     /// How long the clients of each seed work; checking and closing comes on top
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Which faults; all of them without this
+    /// Only these faults; without this option, all
     #[arg(long, value_enum, value_delimiter = ',')]
     faults: Vec<FaultKind>,
-    /// Play as this user, who is made if missing; only for root
+    /// Run as this user, who is created if missing; only for root
     #[arg(long)]
     user: Option<String>,
 }
@@ -77,11 +77,11 @@ fn play_all(args: &Args, program: PathBuf) -> Result<RunVerdict> {
         false => args.faults.clone(),
     };
     if disk.is_none() && faults.contains(&FaultKind::Disk) {
-        println!("skipped: disk: only root can mount a small one");
+        println!("skipped: disk: only root can mount a small disk");
         faults.retain(|fault| *fault != FaultKind::Disk);
     }
     if cgroup.is_none() && faults.contains(&FaultKind::Processes) {
-        println!("skipped: processes: {PIDS} is not ours to write");
+        println!("skipped: processes: cannot create a cgroup in {PIDS}");
         faults.retain(|fault| *fault != FaultKind::Processes);
     }
     let limits_processes = faults.contains(&FaultKind::Processes);
@@ -106,7 +106,7 @@ fn play_all(args: &Args, program: PathBuf) -> Result<RunVerdict> {
             played.seconds
         );
         if let Some(kept) = &played.kept {
-            println!("  play it again: {}", again(args, seed));
+            println!("  to repeat it: {}", again(args, seed));
             println!("  the node's state and log: {}", kept.display());
             totals.failed.push(seed);
         }
@@ -116,7 +116,7 @@ fn play_all(args: &Args, program: PathBuf) -> Result<RunVerdict> {
     Ok(if totals.violations == 0 { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
-/// The command that plays one seed again.
+/// The command that repeats one seed.
 fn again(args: &Args, seed: u64) -> String {
     let mut words = format!("cargo xtask chaos --seed {seed} --seconds {}", args.seconds);
     if !args.faults.is_empty() {
@@ -163,7 +163,7 @@ impl Totals {
     }
 }
 
-/// A cgroup of the run's own, which its nodes are started in. Removed at the end.
+/// The cgroup in which the run starts its nodes. Removed at the end.
 #[derive(Debug)]
 struct PidsCgroup {
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! What a client can do to a session, and how often it does each. The operations that need more than a
-//! few lines have files of their own.
+//! The operations that a client performs on a session, with their weights. Operations of more than a few lines are in
+//! `input`, `misbehaving` and `stopping`.
 
 use serde_json::json;
 use windlass_protocol::api::{Turn, TurnState};
@@ -40,12 +40,13 @@ pub enum Operation {
     LateBody,
     Malformed,
     Vanish,
-    /// The client does these itself: they make or end sessions.
+    /// The client performs these two itself, because they create or end sessions.
     Fork,
     Close,
 }
 
-/// Operations by weight: brief ones most often, so that many turns run; those that take seconds rarely.
+/// Operations with their weights. Short operations come most often, so that many turns run. Operations that take seconds
+/// are rare.
 pub const OPERATIONS: [(Operation, u64); 26] = [
     (Operation::Brief, 20),
     (Operation::Numbered, 12),
@@ -75,10 +76,10 @@ pub const OPERATIONS: [(Operation, u64); 26] = [
     (Operation::Close, 2),
 ];
 
-/// The longest time between two pieces of a slow turn's client.
+/// The longest run time of a slow turn.
 const SLOW_MS_MAX: u64 = 800;
 
-/// Turns that one client queues at once.
+/// The most turns that one client queues at once.
 const QUEUED_MAX: u64 = 12;
 
 pub async fn perform(
@@ -117,7 +118,7 @@ pub async fn perform(
         Operation::WaitThatPasses => wait_that_passes(http, session, random).await,
         Operation::Failing => {
             let id = session.next_id();
-            let submission = plain(code::failing(&id)).shaped(TurnKind::Failing).waiting(1000);
+            let submission = plain(code::failing(&id)).of_kind(TurnKind::Failing).waiting(1000);
             named(http, session, &id, submission, random).await
         }
         Operation::State => turns::read_state(http, session, random).await.map(drop),
@@ -141,7 +142,7 @@ pub async fn perform(
     }
 }
 
-/// Runs a turn whose program names its id.
+/// Runs a turn whose code contains the turn's id.
 async fn named(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -154,7 +155,7 @@ async fn named(
     read_output(http, session, id, random).await
 }
 
-/// A reply whose wait passes comes with the turn still there, and does not end it.
+/// The wait of a submission ends before the turn does. The answer shows the running turn, and the turn goes on.
 async fn wait_that_passes(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -168,7 +169,7 @@ async fn wait_that_passes(
     read_output(http, session, &id, random).await
 }
 
-/// A variable that one turn sets and the next one reads.
+/// One turn sets a variable and the next one reads it.
 async fn variable(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -179,8 +180,8 @@ async fn variable(
         TurnProgram { code: format!("kept={value}\n"), expected: code::Expected::Exactly(vec![]) };
     turns::run(http, session, Submission::plain(set).waiting(1000), random).await?;
     let read = TurnProgram { code: "print(kept)\n".to_owned(), expected: code::Expected::Anything };
-    // A worker that was killed between the two has forgotten it.
-    let submission = Submission::plain(read).shaped(TurnKind::Either).waiting(1000);
+    // If the worker is killed between the two turns, the variable is lost.
+    let submission = Submission::plain(read).of_kind(TurnKind::Either).waiting(1000);
     let id = submit(http, session, submission).await?;
     let turn = wait_end(http, session, &id, random).await?;
     read_output(http, session, &id, random).await?;
@@ -195,11 +196,14 @@ fn check_value(http: &HttpClient, session: &mut SessionModel, turn: &Turn, value
         && output != format!("{value}\n").into_bytes()
     {
         let got = String::from_utf8_lossy(&output).into_owned();
-        http.violation("variable", format!("{}: {value} was set, and is {got:?}", turn.id));
+        http.violation(
+            "variable",
+            format!("{}: the variable was set to {value}, and is {got:?}", turn.id),
+        );
     }
 }
 
-/// Several turns at once, some sent twice; they run in the order accepted.
+/// Submits several turns at once, some of them twice.
 async fn queue(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -219,7 +223,7 @@ async fn queue(
     Ok(())
 }
 
-/// An old turn's id once more, with other code: the same turn, and nothing runs.
+/// Submits the id of an ended turn again, with other code. The answer must be the old turn, and no code may run.
 async fn resend(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -234,13 +238,13 @@ async fn resend(
         if session.may_end(&http.world) {
             return Err(EarlyStop::SessionOver);
         }
-        http.violation("twice", format!("{id} sent again: {}", answer.shown()));
+        http.violation("twice", format!("{id} was submitted again: {}", answer.shown()));
         return Ok(());
     }
     let turn: Turn = http.read("a turn sent again", &answer).ok_or(EarlyStop::GivenUp)?;
     if turn.outcome != outcome {
         let now = (turn.state, turn.outcome);
-        http.violation("twice", format!("{id} ended {outcome:?}; sent again, it is {now:?}"));
+        http.violation("twice", format!("{id} ended {outcome:?}; submitted again, it is {now:?}"));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! One seed: a node, its clients and its faults for some seconds, and what is left of them at the end.
+//! Runs one seed: a node with clients and faults for some seconds, and the checks at the end.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,38 +21,38 @@ use super::raw_http::{NodeEndpoint, RawRequest};
 use super::small_disk::SmallDisk;
 use super::world::World;
 
-/// Clients at the node's socket, and at its TCP door.
+/// The number of clients on the node's socket and on its TCP door.
 const SOCKET_CLIENTS: u64 = 4;
 const TCP_CLIENTS: u64 = 2;
 
-/// How long clients may take to finish what they are at, and to check and close their sessions.
+/// How long clients may take to finish their operation and to check and close their sessions.
 const FINISH_MAX: Duration = Duration::from_secs(240);
 
-/// How sessions start, seed by seed.
+/// The start methods of sessions. The seed picks one.
 const STARTS: [&str; 3] = ["exec", "zygote", "pool"];
 
-/// The number in the seed's path that the faults draw from.
-const FAULTS_PATH: u64 = 1 << 32;
+/// The number of the random generator of the faults. No client has this number.
+const FAULTS_GENERATOR: u64 = 1 << 32;
 
-/// What every seed of a run has in common.
+/// The settings that all seeds of a run share.
 #[derive(Debug)]
 pub struct RunSetup {
     pub program: PathBuf,
     pub seconds: u64,
     pub faults: Vec<FaultKind>,
-    /// A small file system, where one could be mounted.
+    /// The small disk, if one could be mounted.
     pub disk: Option<PathBuf>,
-    /// A cgroup that can limit processes.
+    /// The cgroup that can limit processes, if one could be created.
     pub cgroup: Option<PathBuf>,
 }
 
-/// What one seed gave.
+/// The result of one seed.
 #[derive(Debug)]
 pub struct SeedResult {
     pub counts: BTreeMap<String, u64>,
     pub violations: u64,
     pub seconds: f64,
-    /// Where the node's state and log were kept.
+    /// The copy of the node's state and log. Only for a seed with violations.
     pub kept: Option<PathBuf>,
 }
 
@@ -71,13 +71,13 @@ pub async fn play(stage: &RunSetup, seed: u64) -> Result<SeedResult> {
         kinds: stage.faults.clone(),
         disk: disk.clone(),
         processes: stage.cgroup.clone(),
-        random: Random::of(&[seed, FAULTS_PATH]),
+        random: Random::of(&[seed, FAULTS_GENERATOR]),
     };
     let faults = tokio::spawn(faults.run());
     tokio::time::sleep(Duration::from_secs(stage.seconds)).await;
     world.finish();
     let mut faults = faults.await??;
-    // The end is looked at without shortages.
+    // The checks at the end run without resource limits.
     faults.node.set_limits(StartLimits::Usual)?;
     finish(&world, clients).await;
     guests.finish(&world).await;
@@ -94,8 +94,9 @@ fn clients(world: &Arc<World>, node: &ChaosNode) -> Result<JoinSet<()>> {
     let mut clients = JoinSet::new();
     let tcp = node.tcp()?;
     for number in 0..SOCKET_CLIENTS + TCP_CLIENTS {
-        let door: NodeEndpoint = if number < SOCKET_CLIENTS { node.socket() } else { tcp.clone() };
-        let http = HttpClient::new(world, &number.to_string(), &door);
+        let endpoint: NodeEndpoint =
+            if number < SOCKET_CLIENTS { node.socket() } else { tcp.clone() };
+        let http = HttpClient::new(world, &number.to_string(), &endpoint);
         clients.spawn(ChaosClient::new(http, number).run());
     }
     Ok(clients)
@@ -110,12 +111,12 @@ async fn finish(world: &World, mut clients: JoinSet<()>) {
         }
     };
     if tokio::time::timeout(FINISH_MAX, all).await.is_err() {
-        let text = format!("clients have not finished within {FINISH_MAX:?}");
+        let text = format!("clients did not finish within {FINISH_MAX:?}");
         world.ledger.violation("-", "hang", &text);
     }
 }
 
-/// Closes what is left, stops the node, and looks for what stays behind.
+/// Closes the remaining sessions, stops the node, and looks for leftovers and panics.
 async fn end(
     world: &Arc<World>,
     faults: &mut FaultInjector,
@@ -146,7 +147,7 @@ async fn end(
     Ok(kept)
 }
 
-/// Sessions that malformed requests made, and that clients could not close.
+/// Closes the sessions that malformed requests created or that clients could not close.
 async fn close_all(http: &mut HttpClient) {
     let Ok(answer) = http.send_with_retry(&RawRequest::get("/v1/sessions"), 0).await else {
         return;
@@ -163,12 +164,12 @@ async fn close_all(http: &mut HttpClient) {
     }
 }
 
-/// Copies the node's state, with its log, to where it stays.
+/// Copies the node's state and log to a directory that outlives the run.
 fn keep(node: &ChaosNode) -> Result<PathBuf> {
     let kept = tempfile::Builder::new().prefix("wl-kept-").tempdir_in(kept_below())?.keep();
     let copied = Command::new("cp").arg("-a").arg(&node.state).arg(&kept).status();
     if !copied.is_ok_and(|status| status.success()) {
-        eprintln!("not everything of {} could be kept", node.state.display());
+        eprintln!("could not copy everything in {}", node.state.display());
     }
     Ok(kept)
 }

@@ -1,5 +1,4 @@
-//! How turns are submitted, waited for and read, whatever they do: each answer is compared with the model
-//! of its session.
+//! Submits turns, waits for them and reads their output. Each answer is compared with the model of the session.
 
 use std::time::{Duration, Instant};
 
@@ -14,21 +13,21 @@ use super::random::Random;
 use super::raw_http::RawRequest;
 use super::world::World;
 
-/// How long a turn may take that is not told to run longer.
+/// How long a turn may take.
 const TURN_MAX: Duration = Duration::from_secs(90);
 
-/// Requests for one turn's output.
+/// The most requests for one turn's output.
 const RANGES_MAX: usize = 5000;
 
-/// After so many ranges of random sizes, the rest is read in large ones.
+/// After this many ranges of random size, the rest is read in large ranges.
 const SMALL_RANGES_MAX: usize = 20;
 
 /// Why an operation stops early.
 #[derive(Debug)]
 pub enum EarlyStop {
-    /// The session has ended, as it may.
+    /// The session has ended.
     SessionOver,
-    /// There is nothing more to do here; what was wrong is told.
+    /// The operation cannot go on. The violation, if any, is recorded.
     GivenUp,
 }
 
@@ -38,7 +37,7 @@ impl From<NoAnswer> for EarlyStop {
     }
 }
 
-/// How a turn is sent.
+/// How a submission is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sending {
     Once,
@@ -49,7 +48,7 @@ pub enum Sending {
 /// A turn to submit.
 #[derive(Debug)]
 pub struct Submission {
-    pub shape: TurnKind,
+    pub kind: TurnKind,
     pub program: TurnProgram,
     pub wait_ms: u64,
     pub deadline_ms: Option<u64>,
@@ -59,7 +58,7 @@ pub struct Submission {
 impl Submission {
     pub fn plain(program: TurnProgram) -> Self {
         Self {
-            shape: TurnKind::Plain,
+            kind: TurnKind::Plain,
             program,
             wait_ms: 0,
             deadline_ms: None,
@@ -67,8 +66,8 @@ impl Submission {
         }
     }
 
-    pub fn shaped(mut self, shape: TurnKind) -> Self {
-        self.shape = shape;
+    pub fn of_kind(mut self, kind: TurnKind) -> Self {
+        self.kind = kind;
         self
     }
 
@@ -88,7 +87,7 @@ impl Submission {
     }
 }
 
-/// Submits a turn and gives its id.
+/// Submits a turn and returns its id.
 pub async fn submit(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -99,15 +98,15 @@ pub async fn submit(
     Ok(id)
 }
 
-/// Submits a turn whose code was written for the id.
+/// Submits a turn with the given id.
 pub async fn submit_as(
     http: &mut HttpClient,
     session: &mut SessionModel,
     id: &str,
     submission: Submission,
 ) -> Result<(), EarlyStop> {
-    let Submission { shape, program, wait_ms, deadline_ms, sending } = submission;
-    session.expect(&http.world, id, shape, program.expected);
+    let Submission { kind, program, wait_ms, deadline_ms, sending } = submission;
+    session.expect(&http.world, id, kind, program.expected);
     let mut body = json!({"id": id, "code": session.code(id, &program.code), "wait_ms": wait_ms});
     if let Some(deadline_ms) = deadline_ms {
         body["deadline_ms"] = json!(deadline_ms);
@@ -135,7 +134,7 @@ pub async fn submit_as(
     Ok(())
 }
 
-/// A refusal of a turn: only a session that may end refuses one for good.
+/// Judges the refusal of a turn: only a session that may have ended may refuse it.
 fn refused(
     http: &HttpClient,
     session: &SessionModel,
@@ -147,7 +146,7 @@ fn refused(
     if over && session.may_end(&http.world) {
         return EarlyStop::SessionOver;
     }
-    http.violation("submit", format!("{id} is refused: {shown}"));
+    http.violation("submit", format!("the node refused {id}: {shown}"));
     if over { EarlyStop::SessionOver } else { EarlyStop::GivenUp }
 }
 
@@ -158,7 +157,7 @@ fn check_names(http: &HttpClient, session: &SessionModel, id: &str, turn: &Turn)
     }
 }
 
-/// Looks at a turn until it is in one of the states, or has ended.
+/// Reads a turn until it is in one of the states or has ended.
 pub async fn look_until(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -174,7 +173,10 @@ pub async fn look_until(
         let path = format!("{path}?wait_ms={wait_ms}&output_bytes_max={budget}");
         let answer = http.send_with_retry(&RawRequest::get(path), wait_ms).await?;
         if answer.status != 200 {
-            http.violation("turn", format!("{id} was accepted, and now: {}", answer.shown()));
+            http.violation(
+                "turn",
+                format!("{id} was accepted, but reading it failed: {}", answer.shown()),
+            );
             return Err(EarlyStop::GivenUp);
         }
         let turn: Turn = http.read("a turn", &answer).ok_or(EarlyStop::GivenUp)?;
@@ -207,7 +209,7 @@ pub async fn wait_end(
     look_until(http, session, id, random, &[]).await
 }
 
-/// Submits, waits, and reads the output where there is something to compare.
+/// Submits a turn, waits for its end and checks its output.
 pub async fn run(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -220,7 +222,7 @@ pub async fn run(
     Ok(turn)
 }
 
-/// Reads a turn's output in ranges of random sizes, and compares it with what was expected.
+/// Reads a turn's output in ranges of random size and compares it with the expected output.
 pub async fn read_output(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -252,31 +254,37 @@ pub async fn read_output(
             break;
         }
         if next <= at {
-            http.violation("output", format!("{id}: {range} leads to {next} of {total}"));
+            http.violation(
+                "output",
+                format!("{id}: the range {range} makes no progress: next is {next} of {total}"),
+            );
             return Ok(());
         }
         at = next;
     }
     let Some(turn) = session.turn(id) else { return Ok(()) };
     if let Some(fault) = code::difference(&turn.expected, &got, turn.outcome == Some(Outcome::Ok)) {
-        let text = format!("{id} ({:?}, {:?}): {fault}", turn.shape, turn.outcome);
+        let text = format!("{id} ({:?}, {:?}): {fault}", turn.kind, turn.outcome);
         http.violation("output", text);
     }
     turn.output = Some(got);
     Ok(())
 }
 
-/// Bytes may be missing only where the disk was full meanwhile.
+/// Judges dropped output: bytes may be missing only if the disk was full.
 fn dropped(http: &HttpClient, session: &mut SessionModel, id: &str) -> Result<(), EarlyStop> {
     let Some(turn) = session.turn(id) else { return Ok(()) };
     match http.world.disk.since(turn.disk) {
         true => http.world.ledger.count("turns with dropped output"),
-        false => http.violation("output", format!("{id}: bytes are missing, and no disk was full")),
+        false => http.violation(
+            "output",
+            format!("{id}: the node dropped output, but the disk was not full"),
+        ),
     }
     Ok(())
 }
 
-/// Runs a turn that tells what the session's memory holds; gives that, when the turn ended well.
+/// Runs a turn that prints the marks in the session's memory. Returns them if the turn ended well.
 pub async fn read_state(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -302,12 +310,15 @@ pub async fn read_state(
     });
     model.seen.clone_from(&marks);
     if model.output.is_some() && (said[0] != token.as_str() || marks.is_none()) {
-        http.violation("mixed", format!("{} sees {said}, not its own {token}", turn.id));
+        http.violation(
+            "mixed",
+            format!("{} found {said} in memory instead of its own token {token}", turn.id),
+        );
     }
     Ok(marks)
 }
 
-/// Looks at the session: ended only where it may be, and then by name.
+/// Reads the session. It may have ended only if a fault explains the reason.
 pub async fn look_at_session(
     http: &mut HttpClient,
     session: &SessionModel,
@@ -332,7 +343,10 @@ fn check_session(world: &World, http: &HttpClient, session: &SessionModel, found
     match &found.ended {
         None => http.violation("session", format!("{} ended without a reason", session.id)),
         Some(ended) if !session.facts.closing() && !session.may_end_by(world, ended.reason) => {
-            http.violation("session", format!("{} ended by itself: {ended:?}", session.id));
+            http.violation(
+                "session",
+                format!("{} ended without being closed: {ended:?}", session.id),
+            );
         }
         Some(_) => {}
     }

@@ -1,4 +1,5 @@
-//! What a node holds of the machine at one moment: everything that a session takes and must give back.
+//! Counts the resources of the machine that a node uses at one moment: everything that a session allocates and must
+//! release.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +9,13 @@ use windlass_testkit::processes;
 use crate::machine::{self, Tree};
 use crate::start::MeasuredNode;
 
-/// What is kept of every session that has ended, by design: below the state directory, one directory
-/// for each, until the node's retention removes it.
+/// Directories below the state directory in which the node keeps one directory for each ended session, until its
+/// retention removes them. They are no leak.
 const KEPT: [&str; 2] = ["sessions", "workspaces"];
 
 const KIB_PER_MIB: f64 = 1024.0;
 
-/// Where to look.
+/// The node to count, and where its resources are.
 #[derive(Debug)]
 pub struct NodeProbe {
     node: u32,
@@ -23,7 +24,7 @@ pub struct NodeProbe {
     cgroup_prefix: Option<String>,
 }
 
-/// What was there.
+/// The counts at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Census {
     pub processes: usize,
@@ -94,7 +95,7 @@ impl NodeProbe {
 }
 
 impl Census {
-    /// Whether all that can be counted is the same; memory never is.
+    /// Whether all counts are equal. Memory sizes are ignored, because they always differ.
     pub fn same_counts(&self, other: &Self) -> bool {
         let without_memory = |usage: ProcessUsage| ProcessUsage { mib: 0.0, ..usage };
         let counts = |one: &Self| Self {
@@ -106,7 +107,7 @@ impl Census {
     }
 }
 
-/// `windlass-3c786591-` out of the lines of `/proc/PID/cgroup`.
+/// Finds the prefix of a node's cgroups, such as `windlass-3c786591-`, in the text of `/proc/PID/cgroup`.
 pub fn prefix_in(membership: &str) -> Option<String> {
     membership.lines().find_map(|line| {
         let name = line.rsplit('/').next()?;
@@ -120,7 +121,7 @@ fn zombies_of(pid: u32) -> usize {
     processes::children(pid).into_iter().filter(|child| !processes::alive(*child)).count()
 }
 
-/// Entries of any kind below a directory, without those that lie below one of `left_out`.
+/// The number of entries of any kind below a directory, without those below a directory of `left_out`.
 fn files_below(directory: &Path, left_out: &[PathBuf]) -> usize {
     if left_out.iter().any(|one| one == directory) {
         return 0;
@@ -143,21 +144,21 @@ mod tests {
     fn the_prefix_of_a_nodes_cgroups_is_found_at_a_session() {
         let lines = "8:pids:/windlass-3c786591-s1\n4:memory:/a/b/windlass-3c786591-s1\n0::/\n";
         assert_eq!(prefix_in(lines).as_deref(), Some("windlass-3c786591-"));
-        // A keeper's own, which has a number and no session, is not a session's.
+        // The cgroup of a keeper has a number and no session.
         assert_eq!(prefix_in("0::/windlass-1234\n"), None);
         assert_eq!(prefix_in("0::/\n"), None);
     }
 
     #[test]
     fn files_are_counted_without_what_is_kept() {
-        let place = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for path in ["state/sessions/a", "state/tmp", "run"] {
-            fs::create_dir_all(place.path().join(path)).unwrap();
+            fs::create_dir_all(directory.path().join(path)).unwrap();
         }
-        fs::write(place.path().join("state/sessions/a/log"), "").unwrap();
-        fs::write(place.path().join("run/lock"), "").unwrap();
-        let kept = [place.path().join("state/sessions")];
-        assert_eq!(files_below(place.path(), &kept), 5);
-        assert_eq!(files_below(place.path(), &[]), 7);
+        fs::write(directory.path().join("state/sessions/a/log"), "").unwrap();
+        fs::write(directory.path().join("run/lock"), "").unwrap();
+        let kept = [directory.path().join("state/sessions")];
+        assert_eq!(files_below(directory.path(), &kept), 5);
+        assert_eq!(files_below(directory.path(), &[]), 7);
     }
 }

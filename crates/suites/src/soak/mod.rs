@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: creates and closes many sessions on one node, some at a time, and compares what
-//! the node held of the machine before and after. What a session leaves behind, a thousand show.
+//! `cargo xtask soak`: creates and closes many sessions on one node, several at a time, and compares the resources
+//! that the node uses before and after. A small leak per session is visible after thousands of sessions.
 
 mod census;
 mod report;
@@ -24,45 +24,46 @@ use self::report::{GrowthRow, Leftovers, SoakReport};
 use crate::start::{JsonConnection, MeasuredNode, PythonEnvironment, StartMethod};
 use crate::{RunVerdict, machine, workspace};
 
-/// Sessions that live at once.
+/// The number of sessions that live at the same time.
 const AT_ONCE: usize = 8;
 
-/// Sessions before the first count: they make what is made once, from worker files to threads.
+/// Sessions before the first census. They create everything that a node creates only once, such as worker files and
+/// threads.
 const WARM_UP: usize = 64;
 
-/// How long the node may take to let go of what the last sessions held. Threads that blocked once
-/// stay for ten seconds.
+/// How long the node may take to release the resources of the last sessions. An idle thread of the runtime's blocking
+/// pool lives for ten seconds.
 const SETTLE_WAIT: Duration = Duration::from_secs(60);
 
-/// Between two looks whether it has.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The time between two censuses while the suite waits.
+const CENSUS_EVERY: Duration = Duration::from_millis(100);
 
-/// Before the sessions, nothing may change for so many looks.
-const STILL_LOOKS: usize = 10;
+/// The node is stable when this many censuses in a row have equal counts.
+const STABLE_CENSUSES: usize = 10;
 
 /// How long a session's first answer may take.
 const ANSWER_WAIT_MS: u64 = 60_000;
 
-/// How often a long run says how far it is, in parts of the whole.
-const SAID_PARTS: usize = 10;
+/// How many progress lines a long run prints.
+const PROGRESS_LINES: usize = 10;
 
 const NO_GRACE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How many sessions
+    /// The number of sessions
     #[arg(default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: u32,
-    /// How they start
+    /// How the sessions start
     #[arg(long, value_enum, default_value_t = StartMethod::Pool)]
     start: StartMethod,
-    /// Sessions over three policies, in directories of their clients
+    /// Create sessions with three policies, in workspaces of their clients
     #[arg(long)]
     mixed: bool,
-    /// How many are asked for in a second; without it, as many as there can be
+    /// The number of sessions to request per second; without it, as many as possible
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     per_second: Option<u32>,
-    /// One JSON object instead of the table
+    /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
 }
@@ -85,7 +86,7 @@ async fn soak(count: usize, args: &Args) -> Result<SoakReport> {
     let (kinds, _directories) = kinds(&node, args.mixed)?;
     churn(&node, WARM_UP, &kinds, None).await?;
     let probe = NodeProbe::of(&node, cgroup_prefix.clone());
-    let before = still(&node, &probe).await?;
+    let before = stable_census(&node, &probe).await?;
     eprintln!("{count} sessions by {}, {AT_ONCE} at a time", start.as_str());
     let began = Instant::now();
     let pause = args.per_second.map(|asked| Duration::from_secs(1) / asked);
@@ -96,10 +97,11 @@ async fn soak(count: usize, args: &Args) -> Result<SoakReport> {
     Ok(SoakReport { sessions: count, start, started, seconds, rows, left })
 }
 
-/// What the names of this node's cgroups begin with, found at a session's; none without cgroups.
+/// The prefix of the names of this node's cgroups, read from a session's cgroup. `None` without cgroups.
 async fn cgroup_prefix(node: &MeasuredNode) -> Result<Option<String>> {
     let created = node.client.create_session(&wanted(node)).await?.session.id;
-    let keeper = node.client.session(&created).await?.keeper_pid.context("no keeper")?;
+    let keeper =
+        node.client.session(&created).await?.keeper_pid.context("the session has no keeper")?;
     let below = machine::Tree::now().whole(keeper);
     let prefix = below.iter().find_map(|pid| {
         census::prefix_in(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
@@ -108,7 +110,7 @@ async fn cgroup_prefix(node: &MeasuredNode) -> Result<Option<String>> {
     Ok(prefix)
 }
 
-/// Creates and closes so many sessions; gives how they say that they were started.
+/// Creates and closes `count` sessions. Returns how many of them each start method has started.
 async fn churn(
     node: &MeasuredNode,
     count: usize,
@@ -136,8 +138,8 @@ async fn churn(
             *started.entry(by).or_insert(0) += 1;
         }
     }
-    let asked_for_more = node.start != StartMethod::Exec;
-    if let Some(sessions) = started.get(StartMethod::Exec.as_str()).filter(|_| asked_for_more) {
+    let may_not_exec = node.start != StartMethod::Exec;
+    if let Some(sessions) = started.get(StartMethod::Exec.as_str()).filter(|_| may_not_exec) {
         bail!(
             "{sessions} of {count} sessions were started by exec, not by {}",
             node.start.as_str()
@@ -155,7 +157,7 @@ fn wanted(node: &MeasuredNode) -> CreateSession {
     }
 }
 
-/// What sessions are asked for, one after the other, and the directories of their clients.
+/// The requests to send in rotation, and the workspaces that they name.
 fn kinds(node: &MeasuredNode, mixed: bool) -> Result<(Vec<CreateSession>, Vec<TempDir>)> {
     if !mixed {
         return Ok((vec![wanted(node)], Vec::new()));
@@ -177,7 +179,7 @@ fn kinds(node: &MeasuredNode, mixed: bool) -> Result<(Vec<CreateSession>, Vec<Te
     Ok((all.map(kind).collect(), directories))
 }
 
-/// One of those that create and close, one session after the other.
+/// A task that creates and closes one session after the other. Several of them run at the same time.
 struct ChurnTask {
     client: Client,
     connection: JsonConnection,
@@ -185,12 +187,12 @@ struct ChurnTask {
     next: Arc<AtomicUsize>,
     count: usize,
     began: Instant,
-    /// Between two sessions of all lanes.
+    /// The time between two session requests of all tasks together.
     pause: Option<Duration>,
 }
 
 impl ChurnTask {
-    /// Gives how each of its sessions was started.
+    /// Returns the start method of each of its sessions.
     async fn run(mut self) -> Result<Vec<String>> {
         let mut started = Vec::new();
         loop {
@@ -204,9 +206,9 @@ impl ChurnTask {
             }
             let one = self.one(number).await;
             started.push(one.with_context(|| format!("session number {number}"))?);
-            let said_every = (self.count / SAID_PARTS).max(1);
-            if self.count > WARM_UP && (number + 1).is_multiple_of(said_every) {
-                eprintln!("{} of {}", number + 1, self.count);
+            let progress_every = (self.count / PROGRESS_LINES).max(1);
+            if self.count > WARM_UP && (number + 1).is_multiple_of(progress_every) {
+                eprintln!("{} of {} sessions", number + 1, self.count);
             }
         }
     }
@@ -222,17 +224,17 @@ impl ChurnTask {
     }
 }
 
-/// The count once nothing changes any more.
-async fn still(node: &MeasuredNode, probe: &NodeProbe) -> Result<Census> {
+/// Waits until the counts no longer change, and returns them.
+async fn stable_census(node: &MeasuredNode, probe: &NodeProbe) -> Result<Census> {
     let until = Instant::now() + SETTLE_WAIT;
     let mut looks = looks();
     let mut connection = node.connection().await?;
     let (mut last, mut unchanged) = (probe.census(), 0);
     let mut change = String::new();
-    while unchanged < STILL_LOOKS {
+    while unchanged < STABLE_CENSUSES {
         ensure!(
             Instant::now() < until,
-            "the node is not still within {SETTLE_WAIT:?}; it changed last {change}"
+            "the node's counts still change after {SETTLE_WAIT:?}; the last change: {change}"
         );
         looks.tick().await;
         node.ready_over(&mut connection).await?;
@@ -249,7 +251,7 @@ async fn still(node: &MeasuredNode, probe: &NodeProbe) -> Result<Census> {
     Ok(last)
 }
 
-/// The comparison, once it shows no leak, or as it is after the longest wait.
+/// Waits until the comparison shows no leak, or until [`SETTLE_WAIT`] has passed, and returns it.
 async fn settled(
     node: &MeasuredNode,
     probe: &NodeProbe,
@@ -270,12 +272,12 @@ async fn settled(
 }
 
 fn looks() -> Interval {
-    let mut looks = interval(LOOK_EVERY);
+    let mut looks = interval(CENSUS_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     looks
 }
 
-/// What is still there when the node has ended: nothing may be.
+/// Stops the node and counts what is left. Nothing may be left.
 async fn after_the_end(node: &mut MeasuredNode, cgroup_prefix: Option<&str>) -> Result<Leftovers> {
     node.node.stop(StopSessions::Keep).await?;
     Ok(Leftovers {

@@ -1,4 +1,4 @@
-//! Before and after, side by side, and how much each may have grown.
+//! Compares the census before and after a soak run: a resource that grew by more than its allowance is a leak.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use serde::Serialize;
 use super::census::Census;
 use crate::start::StartMethod;
 
-/// What the allocator may keep of busy times, and what the node remembers of each session that has
-/// ended.
+/// Allowed growth of the node's memory: what the allocator keeps after busy times, and what the node remembers of
+/// each ended session.
 const NODE_GROWTH_MIB: f64 = 16.0;
 const NODE_GROWTH_MIB_PER_SESSION: f64 = 2.0 / 1024.0;
 
-/// The same for all processes below it together.
+/// Allowed growth of the memory of all processes below the node together.
 const OTHER_GROWTH_MIB: f64 = 8.0;
 
-/// Directories that stay of a session: its journal and its workspace.
+/// Directories that stay after a session has ended: its journal and its workspace.
 const KEPT_PER_SESSION: usize = 2;
 
-/// One thing that was counted twice.
+/// One resource, before and after.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GrowthRow {
     pub what: &'static str,
     pub before: f64,
     pub after: f64,
-    /// How much more there may be after.
+    /// Allowed growth.
     pub allowed: f64,
 }
 
-/// What there still was when the node had ended.
+/// What is left after the node has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Leftovers {
     pub processes: usize,
@@ -39,7 +39,7 @@ pub struct Leftovers {
 pub struct SoakReport {
     pub sessions: usize,
     pub start: StartMethod,
-    /// How they say that they were started.
+    /// The number of sessions by start method, as the node reports it.
     pub started: BTreeMap<String, usize>,
     pub seconds: f64,
     pub rows: Vec<GrowthRow>,
@@ -90,7 +90,7 @@ impl GrowthRow {
     }
 }
 
-/// Counts without a fraction, memory with one.
+/// Prints whole numbers (counts) without a fraction and others (memory) with one digit.
 pub fn shown(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value}") } else { format!("{value:.1}") }
 }

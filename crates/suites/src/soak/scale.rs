@@ -1,16 +1,16 @@
-//! `cargo xtask scale`: what a node holds of the machine with no session, and with 1, 10 and 100 that
-//! have answered and are idle; and how much each session added. `docs/scale.md` shows it.
+//! `cargo xtask scale`: counts the resources that a node uses with no session, and with 1, 10 and 100 idle sessions
+//! that have answered a turn. Prints how much each session adds. `docs/scale.md` shows the table.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::census::{Census, NodeProbe};
 use super::report::shown;
-use super::{cgroup_prefix, still, wanted};
+use super::{cgroup_prefix, stable_census, wanted};
 use crate::start::{MeasuredNode, PythonEnvironment, StartMethod};
 use crate::{RunVerdict, workspace};
 
-/// How many sessions there are at each count; the first one is the node alone.
+/// The number of sessions at each census. The first census has the node alone.
 const STEPS: [usize; 4] = [0, 1, 10, 100];
 
 #[derive(Debug, clap::Args)]
@@ -18,20 +18,20 @@ pub struct Args {
     /// How the sessions start
     #[arg(long, value_enum, default_value_t = StartMethod::Pool)]
     start: StartMethod,
-    /// With numpy and pandas in each
+    /// Import numpy and pandas in each session
     #[arg(long)]
     pandas: bool,
-    /// One JSON object a line instead of the table
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     json: bool,
 }
 
-/// One thing, at each step.
+/// One resource, at each step.
 #[derive(Debug, PartialEq, Serialize)]
 struct ScaleRow {
     what: &'static str,
     counts: Vec<f64>,
-    /// What each of the last step's sessions added to the step before.
+    /// The growth from the last step but one to the last, divided by the sessions that were added.
     per_session: f64,
 }
 
@@ -61,7 +61,7 @@ async fn counts(args: &Args) -> Result<Vec<Census>> {
     if let Some(turn) = wanted.turn.as_mut().filter(|_| args.pandas) {
         turn.code = "import numpy, pandas\n1+1".into();
     }
-    // It makes what is made once, too.
+    // Finding the prefix starts a session, which also creates everything that a node creates only once.
     let probe = NodeProbe::of(&node, cgroup_prefix(&node).await?);
     let (mut counts, mut sessions) = (Vec::new(), 0);
     for step in STEPS {
@@ -71,12 +71,12 @@ async fn counts(args: &Args) -> Result<Vec<Census>> {
             ensure!(answer == "2\n", "the turn answered {answer:?}");
             sessions += 1;
         }
-        counts.push(still(&node, &probe).await?);
+        counts.push(stable_census(&node, &probe).await?);
     }
     Ok(counts)
 }
 
-/// Picks one count out of all.
+/// Selects one count of a census.
 type CensusField = fn(&Census) -> f64;
 
 fn lines(counts: &[Census]) -> Vec<ScaleRow> {

@@ -22,7 +22,7 @@ impl Dialect for Messages {
         let results = blocks.filter(|block| block["type"] == "tool_result");
         results
             .filter_map(|block| {
-                Some((block["tool_use_id"].as_str()?.to_owned(), seen(&block["content"])))
+                Some((block["tool_use_id"].as_str()?.to_owned(), tool_result(&block["content"])))
             })
             .collect()
     }
@@ -35,7 +35,7 @@ impl Dialect for Messages {
             ),
             ModelReply::Say(text) => (json!({ "type": "text", "text": text }), "end_turn"),
         };
-        // A client puts what has the same id together again: it must be another each time.
+        // A client merges messages with the same id, so each reply needs a new one.
         let mut message = json!({
             "id": format!("msg_{number}"), "type": "message", "role": "assistant",
             "model": request["model"], "content": [], "stop_reason": null, "stop_sequence": null,
@@ -59,7 +59,7 @@ impl Dialect for Messages {
     }
 }
 
-/// A block as it begins, and the rest of it: streams send its content as a difference.
+/// The empty start of a block, and the delta with its content, as a stream sends them.
 fn in_pieces(block: &Value) -> (Value, Value) {
     let mut start = block.clone();
     if block["type"] == "tool_use" {
@@ -72,21 +72,21 @@ fn in_pieces(block: &Value) -> (Value, Value) {
     }
 }
 
-/// A result is one text, or a list of texts and pictures.
-fn seen(content: &Value) -> ToolResult {
-    let mut seen = ToolResult::default();
+/// A result is one text, or a list of texts and images.
+fn tool_result(content: &Value) -> ToolResult {
+    let mut result = ToolResult::default();
     if let Some(text) = content.as_str() {
-        text.clone_into(&mut seen.text);
+        text.clone_into(&mut result.text);
     }
     for part in items(content) {
         if let Some(text) = part["text"].as_str() {
-            seen.text.push_str(text);
-            seen.text.push('\n');
+            result.text.push_str(text);
+            result.text.push('\n');
         }
         let picture = part["source"]["data"].as_str();
         if let Some(bytes) = picture.and_then(|data| BASE64_STANDARD.decode(data).ok()) {
-            seen.images.push(bytes);
+            result.images.push(bytes);
         }
     }
-    seen
+    result
 }

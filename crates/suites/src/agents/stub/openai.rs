@@ -32,7 +32,9 @@ impl Dialect for Responses {
         let outputs = items(&request["input"]);
         let outputs = outputs.iter().filter(|item| item["type"] == "function_call_output");
         outputs
-            .filter_map(|item| Some((item["call_id"].as_str()?.to_owned(), seen(&item["output"]))))
+            .filter_map(|item| {
+                Some((item["call_id"].as_str()?.to_owned(), tool_result(&item["output"])))
+            })
             .collect()
     }
 
@@ -82,21 +84,21 @@ impl Dialect for Responses {
     }
 }
 
-/// An output is one text, or a list of texts and pictures.
-fn seen(output: &Value) -> ToolResult {
-    let mut seen = ToolResult::default();
+/// An output is one text, or a list of texts and images.
+fn tool_result(output: &Value) -> ToolResult {
+    let mut result = ToolResult::default();
     if let Some(text) = output.as_str() {
-        text.clone_into(&mut seen.text);
+        text.clone_into(&mut result.text);
     }
     for part in items(output) {
         if let Some(text) = part["text"].as_str() {
-            seen.text.push_str(text);
-            seen.text.push('\n');
+            result.text.push_str(text);
+            result.text.push('\n');
         }
         let picture = part["image_url"].as_str().and_then(|url| url.split_once(";base64,"));
         if let Some(bytes) = picture.and_then(|(_, data)| BASE64_STANDARD.decode(data).ok()) {
-            seen.images.push(bytes);
+            result.images.push(bytes);
         }
     }
-    seen
+    result
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between a script and a client: names, order, shapes.
+//! Tests of the stub: names of tools, order of steps, wire formats.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -8,7 +8,7 @@ use super::anthropic::Messages;
 use super::openai::Responses;
 use super::*;
 
-/// The smallest picture: only its bytes matter here.
+/// The signature of a PNG file in base64: only the bytes matter here.
 const PICTURE: &str = "iVBORw0KGgo=";
 
 fn script() -> Script {
@@ -18,7 +18,7 @@ fn script() -> Script {
             ScriptedCall { tool: "run", arguments: json!({ "code": "1" }) },
             ScriptedCall { tool: "run", arguments: json!({ "code": "2" }) },
         ],
-        last_word: "done".to_owned(),
+        final_message: "done".to_owned(),
     }
 }
 
@@ -60,7 +60,7 @@ fn a_tool_known_by_name_only_is_searched_for_once() {
     assert_eq!(arguments["query"], "select:mcp__windlass__run");
     assert!(script().reply(&[], &search).is_ok_and(|reply| reply.is_search()));
     assert!(script().reply(&[result(&id)], &search).is_err());
-    // What the search brought is not a result of the script.
+    // The result of the search is not a result of the script.
     let reply = script().reply(&[result(&id)], &[offer(None, "mcp__windlass__run")]).unwrap();
     assert!(matches!(reply, ModelReply::Call { arguments, .. } if arguments["code"] == "1"));
 }
@@ -172,13 +172,13 @@ fn a_call_through_messages_starts_empty_and_brings_its_input_as_a_difference() {
 fn a_word_that_is_not_streamed_is_one_message() {
     let reply = ModelReply::Say("done".to_owned());
     let ReplyBody::Json(whole) = Messages.answer(&json!({ "model": "m" }), &reply, 1) else {
-        panic!("a stream that nobody asked for");
+        panic!("a stream although the request has no `stream`");
     };
     assert_eq!(whole["content"], json!([{ "type": "text", "text": "done" }]));
     assert_eq!(whole["stop_reason"], "end_turn");
 }
 
-/// The status and the body that the stub answers a request with.
+/// Sends a request to the stub and returns the status line and the body.
 async fn ask(stub: &Stub, path: &str, body: &Value) -> (String, String) {
     let body = body.to_string();
     let request = format!(
