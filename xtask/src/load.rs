@@ -1,5 +1,5 @@
-//! Load: busy processes that run beside a measurement and end with it, even when this process is
-//! killed, because each ends when its standard input closes.
+//! Busy processes that put load on the machine during a run. Each ends when its standard input closes, so it also ends
+//! when this process is killed.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -38,7 +38,7 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // Only fails when it has ended already, which is what is wanted.
+            // Fails only if the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }

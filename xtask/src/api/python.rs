@@ -1,4 +1,4 @@
-//! The types in Python: `TypedDict` for objects, `Literal` for words, aliases for the rest.
+//! Writes the types in Python: `TypedDict` for objects, `Literal` for fixed strings, aliases for the rest.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Literal, Optional, TypedDict, Union
 "#;
 
-/// Words that cannot be an attribute in a class body.
+/// Python keywords: they cannot be field names in a class body.
 const KEYWORDS: &[&str] =
     &["from", "class", "global", "import", "in", "is", "lambda", "not", "or", "pass", "with"];
 
@@ -35,8 +35,7 @@ pub fn text(model: &Model) -> String {
     text
 }
 
-/// Required and optional fields are two classes: `NotRequired` is younger than the oldest Python
-/// that is served.
+/// Required and optional fields are in two classes, because the oldest supported Python has no `NotRequired`.
 fn object(text: &mut String, named: &NamedType, fields: &[Field]) {
     let (required, optional): (Vec<&Field>, Vec<&Field>) =
         fields.iter().partition(|field| field.required);
@@ -57,7 +56,7 @@ fn class(text: &mut String, name: &str, bases: &str, doc: &str, fields: &[Field]
     text.push('\n');
     let is_plain = |field: &Field| !KEYWORDS.contains(&field.name.as_str());
     if bases == "TypedDict" && !fields.iter().all(is_plain) {
-        // A field's name is a keyword: only a call can say it.
+        // The name of a field is a keyword, which only the call syntax allows.
         write_line(text, &format!("\n{}{name} = TypedDict(", comment(doc, "")));
         write_line(text, &format!("    \"{name}\",\n    {{"));
         for field in fields {
@@ -84,8 +83,8 @@ fn class(text: &mut String, name: &str, bases: &str, doc: &str, fields: &[Field]
     }
 }
 
-/// Where a type stands, and so whether its names must be quoted: classes are read later, calls and
-/// aliases at once.
+/// Where a type is written. In a class body, names need no quotes, because Python evaluates them later. In calls and
+/// aliases it evaluates them at once, so names are quoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TypePosition {
     Class,
@@ -93,7 +92,7 @@ enum TypePosition {
     Alias,
 }
 
-fn kind_text(kind: &Type, place: TypePosition) -> String {
+fn kind_text(kind: &Type, position: TypePosition) -> String {
     match kind {
         Type::Text => "str".to_owned(),
         Type::Integer => "int".to_owned(),
@@ -105,17 +104,17 @@ fn kind_text(kind: &Type, place: TypePosition) -> String {
             let words: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
             format!("Literal[{}]", words.join(", "))
         }
-        Type::Named(name) if place == TypePosition::Class => name.clone(),
+        Type::Named(name) if position == TypePosition::Class => name.clone(),
         Type::Named(name) => format!("\"{name}\""),
-        Type::List(item) => format!("list[{}]", kind_text(item, place)),
-        Type::Map(value) => format!("dict[str, {}]", kind_text(value, place)),
-        Type::Union(kinds) => union_text(kinds, place),
+        Type::List(item) => format!("list[{}]", kind_text(item, position)),
+        Type::Map(value) => format!("dict[str, {}]", kind_text(value, position)),
+        Type::Union(kinds) => union_text(kinds, position),
     }
 }
 
-fn union_text(kinds: &[Type], place: TypePosition) -> String {
+fn union_text(kinds: &[Type], position: TypePosition) -> String {
     let others: Vec<String> =
-        kinds.iter().filter(|k| **k != Type::Null).map(|k| kind_text(k, place)).collect();
+        kinds.iter().filter(|k| **k != Type::Null).map(|k| kind_text(k, position)).collect();
     let joined = match others.as_slice() {
         [single] => single.clone(),
         many => format!("Union[{}]", many.join(", ")),

@@ -1,4 +1,4 @@
-//! The contract's lines: number and sentence, read from its text, and the numbers in test names.
+//! Reads the lines of the contract, each with its number and sentence, and the line numbers in test names.
 
 use anyhow::{Result, bail};
 
@@ -11,7 +11,7 @@ pub struct ContractLine {
     pub sentence: String,
 }
 
-/// Reads the lines that start with `- NN `, in order. A number that comes twice is an error.
+/// Reads the lines that start with `- NN `, in order. Two lines with the same number are an error.
 pub fn parse(text: &str) -> Result<Vec<ContractLine>> {
     let mut lines: Vec<ContractLine> = Vec::new();
     for line in text.lines() {
@@ -22,24 +22,24 @@ pub fn parse(text: &str) -> Result<Vec<ContractLine>> {
         };
         let Some(number) = two_digits(number) else { continue };
         if lines.iter().any(|line| line.number == number) {
-            bail!("the contract has two lines {number:02}");
+            bail!("docs/contract.md has two lines {number:02}");
         }
         lines.push(ContractLine { number, sentence: sentence.trim().to_owned() });
     }
     if lines.is_empty() {
-        bail!("the contract has no lines");
+        bail!("docs/contract.md has no line that starts with `- NN `");
     }
     Ok(lines)
 }
 
-/// The line a test holds: the `NN` in `contract_NN_short_sentence`, in any module.
+/// The line that a test checks: the `NN` in `contract_NN_short_sentence`, in any module.
 pub fn number_of(test: &str) -> Option<u8> {
     let name = test.rsplit("::").next().unwrap_or(test);
     let (number, _) = name.strip_prefix("contract_")?.split_once('_')?;
     two_digits(number)
 }
 
-/// Tests that name no line.
+/// Tests whose name has no number of a line.
 pub fn unknown(cases: &[TestCase], lines: &[ContractLine]) -> Vec<String> {
     let known = |name: &str| {
         number_of(name).is_some_and(|number| lines.iter().any(|line| line.number == number))

@@ -1,15 +1,14 @@
-//! Nextest's JUnit report, as far as it is needed: each test's name, time, and whether it passed, or
-//! why not.
-//! Not an XML reader: it relies on the report being nextest's, where text is always escaped.
+//! Reads nextest's JUnit report: the name, time and result of each test. This is no general XML parser: it relies on
+//! nextest, which always escapes text.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Characters of a failure's reason that are shown; the test's own output has the rest.
+/// The most characters of a failure message. The output of the test has the rest.
 const REASON_CHARS_MAX: usize = 1000;
 
-/// What starts the line in which a test says why it could not run.
+/// The start of the line with which a test says why it could not run.
 const SKIP_MARK: &str = "contract-skip: ";
 
 /// One test of one run.
@@ -20,20 +19,20 @@ pub struct TestCase {
     /// Why the test, or a part of it, could not run here.
     pub skipped: Option<String>,
     pub time: Duration,
-    /// Where and with which words it failed; empty if it passed, or if it did not say.
+    /// The failure message with its location. Empty if the test passed or printed none.
     pub reason: String,
 }
 
 pub fn parse(xml: &str) -> Result<Vec<TestCase>> {
-    // Escaped text has no `<`, so this can only be the element.
+    // Escaped text has no `<`, so this is always the element.
     xml.split("<testcase ").skip(1).map(case).collect()
 }
 
-/// Reads what follows `<testcase `, up to the next one.
+/// Reads the text from one `<testcase ` to the next.
 fn case(text: &str) -> Result<TestCase> {
-    let end = text.find('>').context("the report ends within a test")?;
+    let end = text.find('>').context("the JUnit report ends within a test")?;
     let (tag, rest) = text.split_at(end);
-    let name = attribute(tag, "name").context("a test without a name in the report")?;
+    let name = attribute(tag, "name").context("the JUnit report has a test without a name")?;
     let time = attribute(tag, "time").and_then(|time| time.parse().ok()).unwrap_or(0.0);
     let body = if tag.ends_with('/') { "" } else { rest.split("</testcase>").next().unwrap_or("") };
     let passed = !["<failure", "<error", "<skipped"].iter().any(|element| body.contains(element));
@@ -50,7 +49,7 @@ fn skip_reason(body: &str) -> Option<String> {
     Some(plain(reason.trim()))
 }
 
-/// What a test that panicked said, without the way to there.
+/// The panic message of a test, without the backtrace.
 fn reason(body: &str) -> String {
     let Some((_, failure)) = body.split_once("<failure") else { return String::new() };
     let text = failure.split_once('>').map_or("", |(_, text)| text);
@@ -59,7 +58,7 @@ fn reason(body: &str) -> String {
     plain(text.trim())
 }
 
-/// Text without its XML escapes, cut at what is shown.
+/// Text without XML escapes, cut to [`REASON_CHARS_MAX`].
 fn plain(text: &str) -> String {
     let plain = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")]
         .iter()

@@ -1,4 +1,4 @@
-//! The contract's table: one row a line, as text.
+//! The table of the contract as text: one row per line of the contract.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Tally;
 use super::lines::ContractLine;
 
-/// Characters of a sentence that are shown.
+/// The most characters of a sentence in the table.
 const SENTENCE_CHARS_MAX: usize = 78;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct ContractRow {
     pub number: u8,
     pub state: LineState,
     sentence: String,
-    /// Runs it passed in, of those it ran in.
+    /// The number of runs in which the line passed, and of those in which it ran.
     passed: u32,
     ran: u32,
     time: Duration,
@@ -24,11 +24,11 @@ pub struct ContractRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineState {
     Passed,
-    /// In one run at least.
+    /// A test failed in at least one run.
     Failed,
-    /// A test of it could not run here, in one run at least, and none failed.
+    /// No test failed, but in at least one run a test could not run on this machine.
     Skipped,
-    /// No test, or not one that ran every time.
+    /// The line has no test, or its tests did not run every time.
     Missing,
 }
 

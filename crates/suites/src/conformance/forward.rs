@@ -1,6 +1,6 @@
-//! A door before the door: the suites cannot send a token, so their requests pass through here and
-//! get one. One request a connection, its head copied line by line, so that nothing the suite tests
-//! is smoothed over on the way; what comes back is copied byte by byte.
+//! A forwarder between the suites and the node. The suites cannot send a token, so the forwarder adds it to their
+//! requests. It handles one request per connection and copies the head line by line, so that a malformed header reaches
+//! the node as the suite sent it. Answers are copied byte by byte.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,14 +18,14 @@ const CONNECTIONS_MAX: usize = 64;
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Takes requests until it is dropped.
+/// Forwards requests until it is dropped.
 #[derive(Debug)]
 pub struct Forwarder {
     pub address: SocketAddr,
     accepting: JoinHandle<()>,
 }
 
-/// Where requests go, and what they get on the way.
+/// The addresses, the token and the translator for all requests.
 #[derive(Debug)]
 struct ForwardRoute {
     here: SocketAddr,
@@ -51,17 +51,17 @@ impl Drop for Forwarder {
 }
 
 async fn accept_all(listener: TcpListener, route: Arc<ForwardRoute>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    // Dropped with this task, and so are the connections.
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // When this task is aborted, the set is dropped and all connections close.
     let mut connections = JoinSet::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(slot) = slots.clone().acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else { return };
         let route = route.clone();
         connections.spawn(async move {
-            // The suite sees a connection that closes, and says so.
+            // After an error the connection closes, and the suite reports it.
             let _ = forward(stream, &route).await;
-            drop(place);
+            drop(slot);
         });
         while connections.try_join_next().is_some() {}
     }
@@ -72,25 +72,25 @@ async fn forward(client: TcpStream, route: &ForwardRoute) -> io::Result<()> {
     let Some(request) = read_request(&mut client).await? else { return Ok(()) };
     let mut node = TcpStream::connect(route.node).await?;
     node.write_all(&request.forwarded_bytes(route)).await?;
-    let (mut node_says, _held) = node.split();
-    let (mut client_says, mut client_hears) = tokio::io::split(client);
+    let (mut from_node, _to_node) = node.split();
+    let (mut from_client, mut to_client) = tokio::io::split(client);
     let mut nowhere = tokio::io::sink();
-    // Whichever ends first ends both: the node closes after its answer, a client when it leaves.
+    // The exchange ends when the node closes after its answer, or when the client disconnects.
     tokio::select! {
-        done = tokio::io::copy(&mut node_says, &mut client_hears) => done?,
-        done = tokio::io::copy(&mut client_says, &mut nowhere) => done?,
+        done = tokio::io::copy(&mut from_node, &mut to_client) => done?,
+        done = tokio::io::copy(&mut from_client, &mut nowhere) => done?,
     };
-    client_hears.shutdown().await
+    to_client.shutdown().await
 }
 
-/// A request as it came: the lines of its head, and its body.
+/// A request as the suite sent it: the lines of its head, and its body.
 #[derive(Debug, PartialEq, Eq)]
 struct ForwardedRequest {
     head: Vec<String>,
     body: Vec<u8>,
 }
 
-/// The next request; none, if the client says nothing more.
+/// Reads the request. `None` if the client closed the connection.
 async fn read_request(
     client: &mut (impl AsyncBufReadExt + Unpin),
 ) -> io::Result<Option<ForwardedRequest>> {
@@ -116,7 +116,7 @@ async fn read_request(
             return Err(broken("a body of unknown length"));
         }
         if let Some(value) = header(line, "content-length") {
-            length = value.parse().map_err(|_| broken("a length that is no number"))?;
+            length = value.parse().map_err(|_| broken("a content-length that is not a number"))?;
         }
     }
     if length > BODY_BYTES_MAX {
@@ -128,8 +128,8 @@ async fn read_request(
 }
 
 impl ForwardedRequest {
-    /// The bytes for the node: with the token, and with its address where the suite wrote ours. An
-    /// address that is neither stays, since that it is refused is what the suite tests.
+    /// The bytes for the node: with the token, and with the node's address in place of the forwarder's. Any other
+    /// address stays, because the suite tests that the node refuses it.
     fn forwarded_bytes(mut self, route: &ForwardRoute) -> Vec<u8> {
         let renamed = self.translate(route);
         let (here, node) = (route.here.to_string(), route.node.to_string());
@@ -170,7 +170,7 @@ impl ForwardedRequest {
     }
 }
 
-/// The line's value, if it is the header of this name.
+/// The value of a header line, if the header has this name.
 fn header<'l>(line: &'l str, name: &str) -> Option<&'l str> {
     let (said, value) = line.split_once(':')?;
     said.eq_ignore_ascii_case(name).then(|| value.trim())

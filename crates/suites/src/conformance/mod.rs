@@ -1,5 +1,5 @@
-//! `cargo xtask conformance`: the official MCP suite, in its stable and its newest version, against
-//! a node of its own. What applies has to pass, and the list of what does not has to be true.
+//! `cargo xtask conformance`: runs the official MCP conformance suite, in its stable and its alpha version, against a
+//! node. Every scenario that applies must pass. The list of scenarios that do not apply must be right, too.
 
 mod docs;
 mod fixtures;
@@ -29,34 +29,34 @@ use crate::{RunVerdict, workspace};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only this suite
+    /// Run only this suite
     #[arg(long, value_enum)]
     suite: Option<Suite>,
-    /// Only this scenario
+    /// Run only this scenario
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
-    /// One JSON object a line instead of the table
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     json: bool,
-    /// This program instead of the one that is built here
+    /// Test this program instead of building one
     #[arg(long, value_name = "PROGRAM")]
     program: Option<PathBuf>,
-    /// Keep what the suites write, in this directory, which must not be there
+    /// Keep the results of the suites in this directory, which must not exist yet
     #[arg(long, value_name = "DIRECTORY")]
     keep: Option<PathBuf>,
-    /// Only write docs/mcp-conformance.md anew
+    /// Run no suite; write docs/mcp-conformance.md
     #[arg(long, conflicts_with_all = ["suite", "scenario", "json", "program", "keep"])]
     write_docs: bool,
 }
 
-/// A round, and which scenarios of it are wanted.
+/// A round, and the scenarios of it to run.
 #[derive(Debug)]
 struct RoundPlan {
     round: SuiteRound,
     scenarios: Vec<String>,
 }
 
-/// A round that was played: the checks that each scenario left.
+/// The results of a round: the checks of each scenario.
 #[derive(Debug)]
 struct RoundResults {
     planned: RoundPlan,
@@ -77,33 +77,33 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
         None => workspace::windlass()?,
     };
     let temporary = tempfile::tempdir()?;
-    let place = match &args.keep {
-        Some(directory) => {
-            fs::create_dir(directory)?;
-            std::path::absolute(directory)?
+    let directory = match &args.keep {
+        Some(kept) => {
+            fs::create_dir(kept)?;
+            std::path::absolute(kept)?
         }
         None => temporary.path().to_owned(),
     };
-    let played = with_node(program, move |url| {
-        let one = |planned| play(&installed, planned, url, &place);
+    let rounds = with_node(program, move |url| {
+        let one = |planned| play(&installed, planned, url, &directory);
         plan.into_iter().map(one).collect::<Result<Vec<RoundResults>>>()
     })?;
-    let rows: Vec<ScenarioRow> = played.iter().flat_map(RoundResults::rows).collect();
+    let rows: Vec<ScenarioRow> = rounds.iter().flat_map(RoundResults::rows).collect();
     match args.json {
         true => rows.iter().for_each(|row| println!("{}", row.json())),
         false => print!("{}", table::table(&rows, began.elapsed())),
     }
-    // Last, where the end of a long run is all that is seen of it.
+    // Printed last, because the end of a long run is what a terminal or CI log shows first.
     let mut complaints: Vec<String> = rows.iter().filter_map(complaint).collect();
-    complaints.extend(judge::stale(played.iter().flat_map(RoundResults::wanted)));
+    complaints.extend(judge::stale(rounds.iter().flat_map(RoundResults::wanted)));
     if args.suite.is_none() && args.scenario.is_none() {
-        complaints.extend(judge::hollow(&rows));
+        complaints.extend(judge::unconfirmed(&rows));
     }
     complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
     Ok(if complaints.is_empty() { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
-/// The rounds that have something to play.
+/// The rounds that have a scenario to run.
 fn plan(installed: &Suites, suites: &[Suite], scenario: Option<&str>) -> Result<Vec<RoundPlan>> {
     let mut plan = Vec::new();
     for suite in suites {
@@ -117,11 +117,11 @@ fn plan(installed: &Suites, suites: &[Suite], scenario: Option<&str>) -> Result<
             }
         }
     }
-    ensure!(!plan.is_empty(), "no such scenario in these suites");
+    ensure!(!plan.is_empty(), "the chosen suites have no such scenario");
     Ok(plan)
 }
 
-/// Gives `suites` the address of a node of this program, for as long as they run.
+/// Starts a node of this program and runs `suites` with its URL.
 fn with_node<T: Send + 'static>(
     program: PathBuf,
     suites: impl FnOnce(&str) -> Result<T> + Send + 'static,
@@ -135,14 +135,19 @@ fn with_node<T: Send + 'static>(
         let translator = Translator::new(PreparedSession::make(&node).await?);
         let forwarder = Forwarder::start(address, token.as_str(), translator).await?;
         let url = format!("http://{}/mcp", forwarder.address);
-        // The forwarder works meanwhile.
+        // The suites run in their own thread, because the forwarder needs this one.
         let done = tokio::task::spawn_blocking(move || suites(&url));
         done.await.context("the suites panicked")?
     })
 }
 
-fn play(installed: &Suites, planned: RoundPlan, url: &str, place: &Path) -> Result<RoundResults> {
-    let results = installed.run(planned.round, &planned.scenarios, url, place)?;
+fn play(
+    installed: &Suites,
+    planned: RoundPlan,
+    url: &str,
+    directory: &Path,
+) -> Result<RoundResults> {
+    let results = installed.run(planned.round, &planned.scenarios, url, directory)?;
     Ok(RoundResults { planned, results })
 }
 
@@ -153,7 +158,7 @@ impl RoundResults {
         scenarios.map(move |name| judge(&label, name, self.results.get(name).map(Vec::as_slice)))
     }
 
-    /// A round may leave results that another one is about.
+    /// The results of the planned scenarios. A round may also have results of scenarios of other rounds.
     fn wanted(&self) -> impl Iterator<Item = (&str, &[Check])> + Clone {
         let scenarios = self.planned.scenarios.iter();
         scenarios.filter_map(|name| Some((name.as_str(), self.results.get(name)?.as_slice())))

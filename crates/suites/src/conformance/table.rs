@@ -1,4 +1,4 @@
-//! The table of a run: each scenario once, with what came of it in every round.
+//! The table of a run: one line per scenario and round.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::judge::{ScenarioRow, ScenarioVerdict};
 
-/// The longest reason in the table; the documentation has all of it.
+/// The most characters of a reason in the table. `docs/mcp-conformance.md` has the complete reason.
 const WORDS_MAX: usize = 90;
 
 pub fn table(rows: &[ScenarioRow], took: Duration) -> String {
@@ -39,7 +39,7 @@ pub fn table(rows: &[ScenarioRow], took: Duration) -> String {
     let counts: Vec<String> =
         counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
     let _ = writeln!(text, "took {:.1} s", took.as_secs_f64());
-    let _ = writeln!(text, "{}; {checks} checks in those that passed", counts.join(", "));
+    let _ = writeln!(text, "{}; {checks} checks in scenarios that passed", counts.join(", "));
     text
 }
 
@@ -78,7 +78,7 @@ mod tests {
             tools-call-audio alpha 2026-07-28 does not apply  2/3  code makes no sound
             caching          alpha 2026-07-28 FAILED          2/3  x: no ttlMs
             took 1.5 s
-            1 FAILED, 1 does not apply, 1 passed; 2 checks in those that passed
+            1 FAILED, 1 does not apply, 1 passed; 2 checks in scenarios that passed
         "#]]
         .assert_eq(&table(&rows, Duration::from_millis(1500)));
     }
