@@ -1,6 +1,7 @@
-//! `cargo xtask examples`: runs the programs in `examples` against a node. Each program has cells, like a notebook:
-//! `# %%` starts a code cell, `# %% [markdown]` a text cell. The page of a program in `docs/examples` has its cells and
-//! the output of each. The run fails if a page differs. Output lines that start with `# `, such as times, may differ.
+//! `cargo xtask examples`: runs the programs in `examples` against a node. Each program has cells, like a
+//! notebook: `# %%` starts a code cell, `# %% [markdown]` a text cell. The page of a program in
+//! `docs/examples` has its cells and the output of each. The run fails if a page differs. Output lines that
+//! start with `# `, such as times, may differ.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,8 +32,8 @@ const MARKDOWN: &str = "[markdown]";
 /// A line that the runner prints where a cell begins.
 const BOUNDARY: &str = "\u{1e}cell";
 
-/// Runs a changed copy of the program as if it were the original file: file name, line numbers and `__file__` are
-/// those of the original.
+/// Runs a changed copy of the program as if it were the original file: file name, line numbers and `__file__`
+/// are those of the original.
 const RUNNER: &str = "import os, sys; __file__ = sys.argv[1]; sys.path[0] = os.path.dirname(__file__)\n\
                       exec(compile(open(sys.argv.pop()).read(), __file__, 'exec'))";
 
@@ -174,8 +175,8 @@ fn printed(
     Ok(parts.collect())
 }
 
-/// The program with a statement in place of each cell's first line, which prints [`BOUNDARY`]. Line numbers stay the
-/// same.
+/// The program with a statement in place of each cell's first line, which prints [`BOUNDARY`]. Line numbers
+/// stay the same.
 fn marking(text: &str) -> String {
     let sign = format!("print({BOUNDARY:?}, flush=True)").replace("\\u{1e}", "\\x1e");
     let lines = text.lines().map(|line| if line.starts_with(CELL) { &sign } else { line });

@@ -1,6 +1,6 @@
-//! `cargo xtask fuzz`: builds the fuzz targets and runs each from its corpus, for a number of executions (as CI does) or
-//! for some minutes. It needs a C++ compiler, but no nightly toolchain: libFuzzer's coverage comes from flags of the
-//! stable compiler.
+//! `cargo xtask fuzz`: builds the fuzz targets and runs each from its corpus, for a number of executions (as
+//! CI does) or for some minutes. It needs a C++ compiler, but no nightly toolchain: libFuzzer's coverage
+//! comes from flags of the stable compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Busy processes that put load on the machine during a run. Each ends when its standard input closes, so it also ends
-//! when this process is killed.
+//! Busy processes that put load on the machine during a run. Each ends when its standard input closes, so it
+//! also ends when this process is killed.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};

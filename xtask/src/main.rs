@@ -1,8 +1,8 @@
-//! `cargo xtask`: checks and measurements of this workspace, one module per command. The test suites against a real
-//! node are in the crate `suites`.
+//! `cargo xtask`: checks and measurements of this workspace, one module per command. The test suites against
+//! a real node are in the crate `suites`.
 //!
-//! Only `api`, `examples --write`, `conformance --write-docs`, `attack --document` and `fuzz --grow` write files of the
-//! repository.
+//! Only `api`, `examples --write`, `conformance --write-docs`, `attack --document` and `fuzz --grow` write
+//! files of the repository.
 
 mod api;
 mod bench;
@@ -29,7 +29,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Check what compiler and clippy do not: crate dependencies, file lengths, type names, unsafe code, docs and more
+    /// Check what compiler and clippy do not: crate dependencies, file lengths, type names, unsafe code, docs
+    /// and more
     Tidy,
     /// Run the tests of the contract and print which promises hold
     Contract(contract::Args),

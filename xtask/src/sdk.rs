@@ -1,6 +1,6 @@
-//! `cargo xtask sdk`: tests an SDK as users get it. It runs the SDK's tests against a real node, builds the package,
-//! installs it into an empty directory, and runs the README's first example there. The example must print what the
-//! README shows. All files are written below `target/sdk`.
+//! `cargo xtask sdk`: tests an SDK as users get it. It runs the SDK's tests against a real node, builds the
+//! package, installs it into an empty directory, and runs the README's first example there. The example must
+//! print what the README shows. All files are written below `target/sdk`.
 
 use std::ffi::OsString;
 use std::fs;

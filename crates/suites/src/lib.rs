@@ -1,8 +1,8 @@
-//! Test suites that run a real node from outside, as its clients, neighbours and attackers do. `cargo xtask` has a
-//! command for each of them. Nothing that ships depends on this crate.
+//! Test suites that run a real node from outside, as its clients, neighbours and attackers do. `cargo xtask`
+//! has a command for each of them. Nothing that ships depends on this crate.
 //!
-//! The suites are [`agents`], [`attack`], [`chaos`], [`conformance`] and [`soak`]. The suites and the measurements of
-//! `cargo xtask bench` share four modules:
+//! The suites are [`agents`], [`attack`], [`chaos`], [`conformance`] and [`soak`]. The suites and the
+//! measurements of `cargo xtask bench` share four modules:
 //!
 //! - [`machine`] reads counters of the machine;
 //! - [`packages`] installs third-party packages;

@@ -1,5 +1,5 @@
-//! The resources that a node and its sessions use, read from `/proc` and the cgroup mounts. This module writes
-//! nothing. It reads each list once, because with thousands of sessions a second read costs seconds.
+//! The resources that a node and its sessions use, read from `/proc` and the cgroup mounts. This module
+//! writes nothing. It reads each list once, because with thousands of sessions a second read costs seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -89,7 +89,8 @@ fn usage_files(membership: &str, mounts: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The directory of a cgroup. `path` starts at the root of the hierarchy, but a mount may show only a part of it.
+/// The directory of a cgroup. `path` starts at the root of the hierarchy, but a mount may show only a part of
+/// it.
 fn below_mount(mounts: &str, kind: &str, path: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (mount, source) = line.split_once(" - ")?;

@@ -1,6 +1,6 @@
-//! Installs third-party programs that suites and measurements run. Each package has one pinned version and one
-//! directory below `target/packages`, which all commands share. An installed package is kept. A package that is
-//! incomplete or has another version is installed again.
+//! Installs third-party programs that suites and measurements run. Each package has one pinned version and
+//! one directory below `target/packages`, which all commands share. An installed package is kept. A package
+//! that is incomplete or has another version is installed again.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};

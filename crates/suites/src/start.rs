@@ -1,7 +1,7 @@
 //! A node to measure: it has its own directories and configuration, and starts all sessions by one method.
 //!
-//! The node's answers about start methods are read as plain JSON, not with the client crate. So a node of another
-//! version can be measured too, and a node that ignores the requested method is detected.
+//! The node's answers about start methods are read as plain JSON, not with the client crate. So a node of
+//! another version can be measured too, and a node that ignores the requested method is detected.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -121,7 +121,8 @@ impl MeasuredNode {
         self.ready_over(&mut self.connection().await?).await
     }
 
-    /// The same as [`Self::ready`], over an existing connection, so that the node's descriptor count does not change.
+    /// The same as [`Self::ready`], over an existing connection, so that the node's descriptor count does not
+    /// change.
     pub async fn ready_over(&self, connection: &mut JsonConnection) -> Result<()> {
         if self.start == StartMethod::Exec {
             return Ok(());
@@ -184,7 +185,8 @@ pub struct JsonConnection {
 }
 
 impl JsonConnection {
-    /// Sends one request and returns the status and body of the answer. A `null` body is sent as an empty body.
+    /// Sends one request and returns the status and body of the answer. A `null` body is sent as an empty
+    /// body.
     pub async fn ask(&mut self, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
         let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(body)? };
         self.http.write(&request(method, path, &body)).await?;

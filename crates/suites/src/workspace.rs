@@ -1,5 +1,5 @@
-//! The workspace as git and cargo see it: its root, its files and its packages. Writes nothing but what `cargo build`
-//! writes.
+//! The workspace as git and cargo see it: its root, its files and its packages. Writes nothing but what
+//! `cargo build` writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-/// The root of the workspace that this process runs in. This may differ from the workspace it was built in, because
-/// several checkouts may share a target directory.
+/// The root of the workspace that this process runs in. This may differ from the workspace it was built in,
+/// because several checkouts may share a target directory.
 pub fn root() -> &'static Path {
     static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
         let here = std::env::current_dir().unwrap_or_default();
@@ -32,8 +32,9 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// The environment variable with the path of a program that is built already. `cargo build --package windlass` and
-/// `cargo build --workspace` enable different features, so each would overwrite the program of the other.
+/// The environment variable with the path of a program that is built already. `cargo build --package
+/// windlass` and `cargo build --workspace` enable different features, so each would overwrite the program of
+/// the other.
 pub const BUILT: &str = "WINDLASS_XTASK_PROGRAM";
 
 /// The program that [`BUILT`] names, if the variable is set.
@@ -102,7 +103,8 @@ pub fn sources() -> Result<Vec<SourceFile>> {
     let mut sources = Vec::new();
     for path in listed.split('\0').filter(|path| !path.is_empty()) {
         let whole = root().join(path);
-        // git lists a file that is deleted in the working tree. A symlink is left out: its target may be anywhere.
+        // git lists a file that is deleted in the working tree. A symlink is left out: its target may be
+        // anywhere.
         if !whole.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
             continue;
         }

@@ -1,5 +1,5 @@
-//! `cargo xtask api`: writes the types of the HTTP API for each SDK from `docs/openapi.json`. It writes only the two
-//! files of [`WRITTEN`].
+//! `cargo xtask api`: writes the types of the HTTP API for each SDK from `docs/openapi.json`. It writes only
+//! the two files of [`WRITTEN`].
 
 mod model;
 mod python;

@@ -1,5 +1,5 @@
-//! Converts the schemas of the document into language-neutral types. It supports only the part of JSON Schema that the
-//! document uses. Anything else is an error.
+//! Converts the schemas of the document into language-neutral types. It supports only the part of JSON Schema
+//! that the document uses. Anything else is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,8 +76,8 @@ impl Model {
     }
 }
 
-/// The names of the types that requests and answers use, directly or through other types. Types that occur only as a
-/// part of a merged type are not among them.
+/// The names of the types that requests and answers use, directly or through other types. Types that occur
+/// only as a part of a merged type are not among them.
 fn reachable(types: &BTreeMap<String, NamedType>, paths: &Value) -> BTreeSet<String> {
     let mut waiting = Vec::new();
     names_in_document(paths, &mut waiting);
@@ -197,7 +197,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Converts `allOf`: one object with the fields of all parts, or one such object for each choice of a union.
+    /// Converts `allOf`: one object with the fields of all parts, or one such object for each choice of a
+    /// union.
     fn merged(&mut self, name: &str, schema: &Value) -> Result<Type> {
         let mut kinds = Vec::new();
         for object in self.distribute(schema)? {

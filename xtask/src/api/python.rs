@@ -83,8 +83,8 @@ fn class(text: &mut String, name: &str, bases: &str, doc: &str, fields: &[Field]
     }
 }
 
-/// Where a type is written. In a class body, names need no quotes, because Python evaluates them later. In calls and
-/// aliases it evaluates them at once, so names are quoted.
+/// Where a type is written. In a class body, names need no quotes, because Python evaluates them later. In
+/// calls and aliases it evaluates them at once, so names are quoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TypePosition {
     Class,

@@ -1,5 +1,5 @@
-//! The baseline: a python loop that evaluates one line at a time, over two bare pipes. Nothing that
-//! runs code in another process can answer sooner; a warm turn is measured against it.
+//! `bare_pipe`, the baseline of a warm turn: a Python loop that reads lines from a pipe, evaluates each, and
+//! writes the result to another pipe. No tool that runs code in another process can be faster.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::figure::Figure;
 use super::{BenchPlan, python};
 
-/// The other side: as short as it can be.
+/// The code of the loop, as short as possible.
 const LOOP: &str = "import sys
 for line in sys.stdin:
     print(eval(line), flush=True)
@@ -18,7 +18,7 @@ for line in sys.stdin:
 
 const ROUNDS: usize = 2000;
 
-/// Rounds before the first one that counts.
+/// Rounds before the first measured round.
 const WARM_UP_ROUNDS: usize = 200;
 
 pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
@@ -26,7 +26,7 @@ pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     Ok(vec![Figure::of_times("bare_pipe", &times)])
 }
 
-/// The times of so many warm round trips of `1+1`.
+/// The times of warm round trips of `1+1`.
 pub fn round_trips(rounds: usize) -> Result<Vec<Duration>> {
     let mut pipe = Pipe::start()?;
     for _ in 0..WARM_UP_ROUNDS {
@@ -35,11 +35,11 @@ pub fn round_trips(rounds: usize) -> Result<Vec<Duration>> {
     (0..rounds).map(|_| pipe.round_trip()).collect()
 }
 
-/// The loop's process; ended on drop.
+/// The process of the loop. Dropping it ends the process.
 pub struct PythonLoop(Child);
 
 impl PythonLoop {
-    /// Starts one, with the ends of its two pipes.
+    /// Starts the loop and returns it with its two pipes.
     pub fn start() -> Result<(Self, ChildStdin, ChildStdout)> {
         let mut child = python::command()
             .args(["-I", "-S", "-c", LOOP])
@@ -56,7 +56,7 @@ impl PythonLoop {
 
 impl Drop for PythonLoop {
     fn drop(&mut self) {
-        // Only fails when it has ended already, which is what is wanted.
+        // Fails only if the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,6 +1,6 @@
-//! `neighbour_quiet_p95` and `neighbour_bombed_p95`: `1+1` in a session that is up, alone, and beside
-//! four sessions that do all they can against their limits: fork bomb, memory bomb, disk filler,
-//! output flood. A bomb that has ended is thrown again. The second figure stands beside the first.
+//! `neighbour_quiet_p95` and `neighbour_bombed_p95`: `1+1` in a warm session, alone and beside four sessions
+//! that push against their limits with a fork bomb, a memory bomb, a disk filler and an output flood. A bomb
+//! that has ended is started again. The first figure is the baseline of the second.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::BenchPlan;
 use super::figure::{Figure, millis, percentile};
 use super::node::{BenchNode, block_on, create, turn};
 
-/// How long each side is measured, in tenths: a quick run takes one.
+/// Each side is measured for this many tenths of the full time. A quick run measures one tenth.
 const TENTHS: usize = 10;
 const TENTH: Duration = Duration::from_millis(1000);
 

@@ -1,6 +1,6 @@
-//! `turn_beside_busy` and `work_beside_busy`: a session beside four that compute without end. A brief
-//! turn stands beside the same one alone; a turn that computes, beside what is its share of the
-//! processors when all who compute have the same.
+//! `turn_beside_busy` and `work_beside_busy`: turns of a session beside four sessions that compute without
+//! end. The baseline of a short turn is the same turn alone. The baseline of a turn that computes is its time
+//! with an equal share of the processors.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use super::BenchPlan;
 use super::figure::{Figure, millis};
 use super::node::{BenchNode, block_on, turn};
 
-/// Sessions that compute all the time.
+/// The number of sessions that compute all the time.
 const BUSY: usize = 4;
 
 const BRIEF: &str = "1+1";
 const BRIEF_ROUNDS: usize = 1000;
 
-/// Some tenths of a second of one processor.
+/// Takes some tenths of a second on one processor.
 const WORK: &str = "n = 0\nwhile n < 5_000_000: n += 1";
 const WORK_ROUNDS: usize = 10;
 

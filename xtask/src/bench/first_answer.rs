@@ -1,7 +1,8 @@
-//! `first_answer_exec`, `_zygote`, `_pool`: from the request for a new session, confined as sessions
-//! are by default, to the answer of its first turn. The same with `_np`: an answer that has imported
-//! numpy and pandas, which a zygote has done before. `_pool_np_own`: in a workspace of the client's, for
-//! which no worker can be confined ahead. Beside a bare start of the same interpreter to the same answer.
+//! `first_answer_exec`, `_zygote`, `_pool`: the time from the request for a session with the default policy
+//! to the answer of its first turn. The baseline is a bare start of the same interpreter to the same answer.
+//!
+//! - `_np`: the turn imports numpy and pandas. A zygote has imported them before.
+//! - `_pool_np_own`: the session has a workspace of its client, so no worker can be confined in advance.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +14,15 @@ use super::node::{block_on, program, turn};
 use super::{BenchPlan, python};
 use crate::start::{MeasuredNode, PythonEnvironment, StartMethod};
 
-/// An interpreter starts in tens of milliseconds, one that imports pandas in hundreds.
+/// An interpreter starts in tens of milliseconds. With an import of pandas it takes hundreds.
 const EXEC_ROUNDS: usize = 40;
 const EXEC_PANDAS_ROUNDS: usize = 15;
 
-/// From a zygote or a pool it is a few, but the pool is to be full again in between.
+/// A start from a zygote or pool takes a few milliseconds, but the pool must be full again before the next
+/// round.
 const FORK_ROUNDS: usize = 100;
 
-/// Sessions before the first one that counts: the first one lays out and compiles the worker's files.
+/// Sessions before the first measured one. The first session writes and compiles the worker's files.
 const WARM_UP_ROUNDS: usize = 2;
 
 const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
@@ -49,7 +51,7 @@ pub fn pool(plan: &BenchPlan) -> Result<Vec<Figure>> {
     Ok(vec![bare, pandas, own])
 }
 
-/// What is asked for, of which interpreter.
+/// The interpreter, code and workspace of one figure.
 struct FirstAnswerCase {
     environment: PythonEnvironment,
     code: &'static str,
@@ -93,7 +95,7 @@ fn measure(
             if round >= WARM_UP_ROUNDS {
                 times.push(took);
             }
-            // Not part of what is measured: it happens behind a session that works already.
+            // Not measured: the pool fills while the session already works.
             node.ready().await?;
         }
         Ok(times)
@@ -121,7 +123,7 @@ async fn first_answer(node: &MeasuredNode, case: &FirstAnswerCase) -> Result<Dur
     Ok(took)
 }
 
-/// The same interpreter, alone and free, to the first byte of its answer.
+/// The time of the same interpreter, alone and without a sandbox, to the first byte of its answer.
 fn bare_start(case: &FirstAnswerCase) -> Result<Duration> {
     let mut command = python::command_of(&case.environment.interpreter);
     let code = case.code.replace("1+1", "print(1+1)");

@@ -1,5 +1,5 @@
-//! `interrupt_sleep` and `interrupt_busy`: from a client's interrupt, while another call waits for
-//! the turn, to that call's answer that the turn was interrupted.
+//! `interrupt_sleep` and `interrupt_busy`: one call waits for a turn, and another interrupts it. The time is
+//! from the interrupt to the answer of the waiting call.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::figure::Figure;
 use super::node::{BenchNode, block_on};
 
 const ROUNDS: usize = 100;
-const PATIENCE: Duration = Duration::from_secs(30);
+const EVENT_WAIT: Duration = Duration::from_secs(30);
 
 pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let kinds = [
@@ -41,15 +41,15 @@ async fn one(bench: &BenchNode, session: &SessionId, code: &str) -> Result<Durat
     let before = bench.client.session(session).await?.seq;
     let submit = SubmitTurn { code: code.to_owned(), ..SubmitTurn::default() };
     let turn = bench.client.submit_turn(session, &submit).await?;
-    // Interrupted only once it has printed: then it sleeps or spins.
-    wait_for_event(&bench.client, session, Seq(before.0), PATIENCE, |item| {
+    // The turn has started to sleep or spin when its output arrives.
+    wait_for_event(&bench.client, session, Seq(before.0), EVENT_WAIT, |item| {
         item.event.turn == Some(turn.number) && matches!(item.event.kind, EventKind::Output { .. })
     })
     .await?;
     let started = Instant::now();
     let (asked, ended) = tokio::join!(
         bench.client.interrupt_turn(session, &turn.id),
-        turn_ended(&bench.client, session, &turn.id, PATIENCE),
+        turn_ended(&bench.client, session, &turn.id, EVENT_WAIT),
     );
     let took = started.elapsed();
     asked?;

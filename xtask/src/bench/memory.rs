@@ -1,5 +1,5 @@
-//! `session_mib`: what one idle session started by exec takes, keeper and worker together, as proportional set
-//! size: shared pages count by their share. Beside a bare interpreter. `node_mib`: the node itself.
+//! `session_mib`: the memory of one idle session that is started by exec, keeper and worker together, as
+//! proportional set size. The baseline is a bare interpreter. `node_mib`: the memory of the node.
 
 use std::process::Stdio;
 
@@ -33,7 +33,7 @@ pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     })
 }
 
-/// An interpreter that only waits, while it waits.
+/// The memory of an interpreter that waits for input.
 fn bare() -> Result<f64> {
     let mut child = python::command()
         .args(["-c", "print('up', flush=True); input()"])

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: figures with their baselines, measured in one run on one machine. Each
-//! figure has a file of its own; this module chooses, runs and prints.
+//! `cargo xtask bench`: measures figures and their baselines in one run on one machine. Each measurement has
+//! its own file. This module selects the measurements, runs them and prints the figures.
 
 mod bare_pipe;
 mod bombs;
@@ -30,7 +30,7 @@ use self::figure::Figure;
 use crate::RunVerdict;
 use crate::start::StartMethod;
 
-/// A measurement: the figures it gives and how it takes them.
+/// A measurement: the names of its figures, and the function that measures them.
 struct Measurement {
     figures: &'static [&'static str],
     measure: Measure,
@@ -38,7 +38,7 @@ struct Measurement {
 
 type Measure = fn(&BenchPlan) -> Result<Vec<Figure>>;
 
-/// Every measurement, in the order they run.
+/// All measurements, in the order in which they run.
 const BENCHES: &[Measurement] = &[
     Measurement { figures: &["bare_pipe"], measure: bare_pipe::measure },
     Measurement { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
@@ -98,29 +98,29 @@ const BENCHES: &[Measurement] = &[
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these figures
+    /// Measure only these figures
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// One JSON object a line instead of the table
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     json: bool,
-    /// Measure other tools beside: Jupyter, installed from PyPI into a virtual environment, and
-    /// bubblewrap, installed by apt-get if it is not there
+    /// Measure other tools too: Jupyter, installed from PyPI into a virtual environment, and
+    /// bubblewrap, installed by apt-get if it is missing
     #[arg(long)]
     peers: bool,
-    /// Only the figures of which something is promised; fails if a promise is not kept
+    /// Measure only the figures that have a promise; fail if a promise is not kept
     #[arg(long, conflicts_with_all = ["names", "quick"])]
     promised: bool,
-    /// Sessions of idle_session_* and sessions_answering*
+    /// The number of sessions for idle_session_* and sessions_answering*
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     sessions: u32,
-    /// How the sessions of idle_session_*, sessions_answering* and fork_live start
+    /// How the sessions for idle_session_*, sessions_answering* and fork_live start
     #[arg(long, value_enum, default_value_t = StartMethod::Pool)]
     start: StartMethod,
-    /// Fewer rounds: shows that it works, not how well
+    /// Run a tenth of the rounds: a test of the measurements, not a measurement
     #[arg(long)]
     quick: bool,
-    /// So many rounds instead of each figure's own number, as in `kill_recovery --rounds 1000`
+    /// Run this many rounds instead of each figure's default, as in `kill_recovery --rounds 1000`
     #[arg(long, conflicts_with_all = ["promised", "quick"], value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: Option<u32>,
@@ -142,7 +142,7 @@ enum Effort {
 }
 
 impl BenchPlan {
-    /// `full` rounds, a tenth of them in a quick run, or as many as were asked for.
+    /// `full` rounds, a tenth of them in a quick run, or the number of `--rounds`.
     fn rounds(self, full: usize) -> usize {
         match self.effort {
             Effort::Full => full,
@@ -160,7 +160,7 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
     for name in &args.names {
         if !known().any(|figure| figure == name) {
             let names: Vec<&str> = known().copied().collect();
-            bail!("no figure is called {name:?}; there are: {}", names.join(", "));
+            bail!("there is no figure {name:?}; the figures are: {}", names.join(", "));
         }
     }
     let asked = |figure: &str| match args.promised {
@@ -190,7 +190,8 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
     for (measure, is_peer) in
         measures.map(|own| (own, false)).chain(peers.iter().map(|peer| (*peer, true)))
     {
-        // Printed one by one: a long run shows how far it is. One that fails takes none with it.
+        // Figures are printed one by one, so a long run shows its progress. After a failure the other
+        // measurements run.
         match measure(&plan) {
             Ok(figures) => {
                 for figure in
@@ -212,7 +213,8 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
     }
 }
 
-/// The client in this process is half of what is measured, so it is built like the node is.
+/// Runs this command again as a release build. The client in this process is part of what is measured, so it
+/// must be built like the node.
 fn run_as_release() -> Result<RunVerdict> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)

@@ -1,4 +1,4 @@
-//! What is promised of the figures, and whether a run kept it.
+//! The promises about figures, and whether a run kept them.
 
 use super::figure::Figure;
 use crate::RunVerdict;
@@ -10,7 +10,7 @@ struct Promise {
     bound: Bound,
 }
 
-/// Which number of a figure.
+/// The number of a figure that a promise is about.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     P50,
@@ -33,12 +33,12 @@ const PROMISES: &[Promise] = &[
     Promise { figure: "turns_per_s_100", of: Part::Ratio, bound: Bound::AtLeast(0.5) },
 ];
 
-/// Whether anything is promised of the figure.
+/// Whether the figure has a promise.
 pub fn is_promised(figure: &str) -> bool {
     PROMISES.iter().any(|promise| promise.figure == figure)
 }
 
-/// Prints every promise beside what was measured. One without a figure is not kept.
+/// Prints every promise with the measured value. A promise without a measured figure is not kept.
 pub fn judge(figures: &[Figure]) -> RunVerdict {
     println!();
     let mut verdict = RunVerdict::Good;

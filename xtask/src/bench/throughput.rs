@@ -1,6 +1,6 @@
-//! `turns_per_s_1`, `_10`, `_100`: turns of `1+1` over so many sessions at once, one client and one
-//! task for each, all in this process's one thread, each asking again when it is answered. Beside as
-//! many bare python loops, driven in the same way over their pipes.
+//! `turns_per_s_1`, `_10`, `_100`: turns of `1+1` per second with 1, 10 or 100 sessions at once. Each session
+//! has one client and one task, which sends the next turn when the last is answered. All tasks run in one
+//! thread. The baseline is the same number of bare Python loops, driven in the same way over pipes.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use super::bare_pipe::PythonLoop;
 use super::figure::Figure;
 use super::node::{BenchNode, block_on, turn};
 
-/// Both sides are measured in turns of this many parts, so that a noisy moment hits both.
+/// Both sides alternate in this many parts, so that noise of the machine affects both.
 const PARTS: usize = 5;
 
-/// One part of one side, in tenths: a quick run takes one.
+/// The length of one part of one side, in tenths. A quick run measures one tenth.
 const TENTHS: usize = 10;
 const TENTH: Duration = Duration::from_millis(100);
 
-/// Turns of each session, or lines of each loop, before the first that counts.
+/// Turns of each session, or lines of each loop, before the measurement.
 const WARM_UP_ROUNDS: usize = 50;
 
 pub fn one(plan: &BenchPlan) -> Result<Vec<Figure>> {
@@ -61,7 +61,7 @@ async fn side_by_side(width: usize, plan: &BenchPlan) -> Result<Vec<Figure>> {
     Ok(vec![Figure::of(&format!("turns_per_s_{width}"), "1/s", &turns).beside(&lines)])
 }
 
-/// One that answers: both sides are driven by the same code.
+/// A session or a bare loop. The same code drives both.
 enum Responder {
     SessionDriver(SessionDriver),
     AsyncPipe(AsyncPipe),
@@ -85,7 +85,7 @@ async fn warm_up(all: &mut [Responder]) -> Result<()> {
     Ok(())
 }
 
-/// Answers per second of all together, each in a closed loop.
+/// Answers per second of all responders together. Each gets its next request when it has answered.
 async fn rate(all: &mut Vec<Responder>, time: Duration) -> Result<f64> {
     let mut loops = JoinSet::new();
     let began = Instant::now();
@@ -121,7 +121,7 @@ impl SessionDriver {
     }
 }
 
-/// A bare loop with its pipes in this runtime.
+/// A bare loop with asynchronous pipes.
 struct AsyncPipe {
     _loop: PythonLoop,
     stdin: Sender,

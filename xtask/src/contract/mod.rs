@@ -1,5 +1,5 @@
-//! `cargo xtask contract`: runs the tests of the promises in `docs/contract.md` and prints which promises hold. nextest
-//! runs the tests; this module counts their results.
+//! `cargo xtask contract`: runs the tests of the promises in `docs/contract.md` and prints which promises
+//! hold. nextest runs the tests; this module counts their results.
 
 mod lines;
 mod report;
@@ -21,7 +21,8 @@ use crate::workspace;
 /// The page with all promises.
 const CONTRACT: &str = "docs/contract.md";
 
-/// The nextest profile in `.config/nextest.toml`. It selects the tests, runs one at a time, and writes a JUnit report.
+/// The nextest profile in `.config/nextest.toml`. It selects the tests, runs one at a time, and writes a
+/// JUnit report.
 const PROFILE: &str = "contract";
 
 /// The `store` in `.config/nextest.toml`. nextest does not apply CARGO_TARGET_DIR to it.
@@ -129,7 +130,8 @@ fn nextest() -> Command {
     nextest
 }
 
-/// Runs the tests once. A failed test is part of the result. An error means that nextest could not run the tests.
+/// Runs the tests once. A failed test is part of the result. An error means that nextest could not run the
+/// tests.
 fn run_once(numbers: &[u8]) -> Result<Vec<TestCase>> {
     let report = workspace::root().join(REPORTS).join(PROFILE).join("junit.xml");
     // nextest writes no report if no test matches. An old report must not be taken for this run's.
@@ -154,7 +156,8 @@ fn run_once(numbers: &[u8]) -> Result<Vec<TestCase>> {
     }
 }
 
-/// Adds the results of one run. A line passes if all its tests pass. It is skipped if one of them could not run.
+/// Adds the results of one run. A line passes if all its tests pass. It is skipped if one of them could not
+/// run.
 fn tally(tallies: &mut BTreeMap<u8, Tally>, cases: &[TestCase]) {
     let mut run: BTreeMap<u8, (LineResult, Duration)> = BTreeMap::new();
     for case in cases {

@@ -1,5 +1,5 @@
-//! Reads nextest's JUnit report: the name, time and result of each test. This is no general XML parser: it relies on
-//! nextest, which always escapes text.
+//! Reads nextest's JUnit report: the name, time and result of each test. This is no general XML parser: it
+//! relies on nextest, which always escapes text.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use super::markdown::{self, Block, Kind};
 use super::rust::RustFile;
 use crate::workspace::SourceFile;
 
-/// A finding is this, until the tree has none.
+/// The severity of this check's findings. It becomes `Error` when the tree has none.
 pub const SEVERITY: Severity = Severity::Warning;
 
 const PAGE: &str = "docs/ARCHITECTURE.md";
@@ -24,7 +24,7 @@ const TITLED_MIN: usize = 2;
 /// What joins two participants, as it is written before the colon of a message.
 const ARROWS: [&str; 5] = ["->", "-x", "-)", "-\\", "-/"];
 
-/// Statements that are no messages, whatever their text has.
+/// Statements that are never messages, even if their text looks like an arrow.
 const STATEMENTS: &[&str] = &[
     "accdescr",
     "acctitle",

@@ -1,5 +1,5 @@
-//! `cargo xtask tidy`: what the compiler and clippy do not check. Each check is a pure function
-//! over the workspace's files where it can be; none of them mends anything.
+//! `cargo xtask tidy`: checks what compiler and clippy do not check. Most checks are pure functions over the
+//! files of the workspace. No check changes a file.
 
 mod cycles;
 mod diagrams;
@@ -54,8 +54,8 @@ pub fn run() -> Result<RunVerdict> {
     Ok(if errors == 0 { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
-/// The checks of the shape of code and docs. Each has a severity of its own: a check whose findings
-/// are not all mended yet warns.
+/// The checks of the structure of code and docs. Each has its own severity: a check with findings that are
+/// not fixed yet only warns.
 fn check_structure(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     let (files, mut findings) = rust::parse(sources);
     for (severity, found) in [

@@ -1,12 +1,12 @@
-//! Paragraphs of `README.md`, `CONTRIBUTING.md` and `docs`: each has at most six lines of 110 columns,
-//! list items counted one by one. Each page has a title and then a paragraph that says what the page
-//! is for. The architecture page has a length that can be read in one sitting.
+//! Paragraphs of `README.md`, `CONTRIBUTING.md` and `docs`: a paragraph or list item has at most six lines of
+//! 110 columns. Each page starts with a title and a paragraph that says what the page is for. The
+//! architecture page has a maximum length.
 
 use super::finding::{Finding, Severity};
 use super::markdown::{self, Kind};
 use crate::workspace::SourceFile;
 
-/// A finding is this, until the tree has none.
+/// The severity of this check's findings. It becomes `Error` when the tree has none.
 pub const SEVERITY: Severity = Severity::Warning;
 
 const LINES_MAX: usize = 6;

@@ -42,7 +42,7 @@ pub fn parse(sources: &[SourceFile]) -> (Vec<RustFile>, Vec<Finding>) {
                 &source.path,
                 error.span().start().line,
                 format!("cannot be parsed: {error}"),
-                "mend the syntax, or update the library syn if rustc accepts the file",
+                "fix the syntax, or update the library syn if rustc accepts the file",
             )),
         }
     }

@@ -1,5 +1,5 @@
-//! The two agents: how to configure each for `windlass mcp` and for the stub, how to give it one prompt, and how to
-//! read its final message.
+//! The two agents: how to configure each for `windlass mcp` and for the stub, how to give it one prompt, and
+//! how to read its final message.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -49,8 +49,8 @@ impl Agent {
         let ended = home.run(install, INSTALL_WAIT).await?;
         ensure!(ended.is_success(), "windlass install failed: {}", ended.summary());
         if self == Self::Codex {
-            // Codex passes to an MCP server only the variables that the server's entry names. Without this one the
-            // agent would use the node of the user who runs the suite.
+            // Codex passes to an MCP server only the variables that the server's entry names. Without this
+            // one the agent would use the node of the user who runs the suite.
             let entry = std::fs::read_to_string(home.home_dir().join(".codex/config.toml"))?;
             let named = entry.contains("WINDLASS_RUNTIME_DIR");
             ensure!(named, "windlass install wrote an entry without WINDLASS_RUNTIME_DIR: {entry}");

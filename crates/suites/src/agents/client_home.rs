@@ -1,5 +1,5 @@
-//! The home of one client: its own home directory, project and node. Runs programs there to their end. They see no
-//! file and no variable of the user who runs the suite.
+//! The home of one client: its own home directory, project and node. Runs programs there to their end. They
+//! see no file and no variable of the user who runs the suite.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! Checks which processes run after a client has ended: the node and its sessions, and no process of the client or
-//! of `windlass mcp`.
+//! Checks which processes run after a client has ended: the node and its sessions, and no process of the
+//! client or of `windlass mcp`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! `cargo xtask agents`: runs real clients against `windlass mcp`: the agents Codex and Claude Code with a stub of
-//! their model, and the clients of the official MCP SDKs. Each client is installed from its registry at a pinned
-//! version and kept below `target`.
+//! `cargo xtask agents`: runs real clients against `windlass mcp`: the agents Codex and Claude Code with a
+//! stub of their model, and the clients of the official MCP SDKs. Each client is installed from its registry
+//! at a pinned version and kept below `target`.
 
 mod agent;
 mod client_home;

@@ -1,5 +1,5 @@
-//! The scenarios of an agent. Each runs the agent once with one prompt, and checks the tool results that the stub of
-//! its model received. At the end the suite checks which processes are left.
+//! The scenarios of an agent. Each runs the agent once with one prompt, and checks the tool results that the
+//! stub of its model received. At the end the suite checks which processes are left.
 
 use std::time::{Duration, Instant};
 

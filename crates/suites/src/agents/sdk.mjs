@@ -1,5 +1,5 @@
-// Checks `windlass mcp` with the client of the official TypeScript SDK, in its newest or its older version, and
-// prints one JSON object per check.
+// Checks `windlass mcp` with the client of the official TypeScript SDK, in its newest or its older version,
+// and prints one JSON object per check.
 //
 // Arguments: the program, the MCP revision to negotiate, the directory of the SDK's package.
 
@@ -31,7 +31,7 @@ const SLOW = "import time\nfor n in range(8):\n    print('step', n, flush=True)\
 const ENDLESS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n";
 const LONG = "for n in range(40000): print('line', n)\n";
 
-/** The client, and a function that calls a tool: the two SDK versions take the options in different places. */
+/** The client, and a function that calls a tool. The two SDK versions take options in different places. */
 async function connect() {
   const older = revision < "2026";
   const { Client } = require(

@@ -1,5 +1,5 @@
-"""Checks `windlass mcp` with the client of the official Python SDK, in its newest or its older version, and prints
-one JSON object per check. The checks read results in their wire form, which is the same in both versions.
+"""Checks `windlass mcp` with the client of the official Python SDK, in its newest or its older version, and
+prints one JSON object per check. The checks read results in their wire form, which both versions share.
 
 Arguments: the program, the MCP revision to negotiate.
 """

@@ -1,5 +1,5 @@
-//! The clients of the official MCP SDKs. A script for each language runs the checks and prints one JSON object per
-//! check. The list of checks is here, so that a check is failed if the script ends before it.
+//! The clients of the official MCP SDKs. A script for each language runs the checks and prints one JSON
+//! object per check. The list of checks is here, so that a check is failed if the script ends before it.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! The table of attacks in `docs/security.md`, between two marker comments. `cargo xtask attack --document` writes it.
-//! A test fails if the document has another table.
+//! The table of attacks in `docs/security.md`, between two marker comments. `cargo xtask attack --document`
+//! writes it. A test fails if the document has another table.
 
 use std::fs;
 

@@ -1,6 +1,6 @@
-//! `cargo xtask attack`: runs the attacks of the testkit in sessions of each isolation level and network setting, as
-//! root and as an ordinary user. It also runs them without a sandbox, which shows that the attacks work. The
-//! command fails if an attack is not refused although the level claims to refuse it.
+//! `cargo xtask attack`: runs the attacks of the testkit in sessions of each isolation level and network
+//! setting, as root and as an ordinary user. It also runs them without a sandbox, which shows that the
+//! attacks work. The command fails if an attack is not refused although the level claims to refuse it.
 
 mod document;
 mod half;

@@ -1,5 +1,5 @@
-//! The result of one attack at one level and network setting. As JSON it goes from the user's half of a run to root's
-//! half, and to scripts.
+//! The result of one attack at one level and network setting. As JSON it goes from the user's half of a run
+//! to root's half, and to scripts.
 
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::Isolation;

@@ -20,7 +20,8 @@ type Column = (Privilege, usize, usize);
 
 pub fn table(attacks: &[Attack], rows: &[AttackRow]) -> String {
     let columns: BTreeSet<Column> = rows.iter().filter_map(column).collect();
-    // If a level starts no session with a network setting, the reason gets one line below the table and no column.
+    // If a level starts no session with a network setting, the reason gets one line below the table and no
+    // column.
     let (refused, played): (Vec<Column>, Vec<Column>) = columns
         .into_iter()
         .partition(|at| of(rows, *at).all(|row| row.kind == AttackOutcome::NotClaimed));

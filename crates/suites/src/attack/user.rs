@@ -1,5 +1,5 @@
-//! The ordinary user's half of a run, when root runs the command. It creates the user, copies `windlass` and `xtask`
-//! to a directory that the user can read, and runs this program again as that user.
+//! The ordinary user's half of a run, when root runs the command. It creates the user, copies `windlass` and
+//! `xtask` to a directory that the user can read, and runs this program again as that user.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,12 +15,12 @@ use crate::workspace;
 /// The same user that `.ci/run` runs tests as.
 const USER: &str = "windlass-test";
 
-/// The directory for the copied programs and the user's test files. Neither /tmp nor /var/tmp: a session has its own
-/// private /tmp and /var/tmp.
+/// The directory for the copied programs and the user's test files. Neither /tmp nor /var/tmp: a session has
+/// its own private /tmp and /var/tmp.
 const PARENT: &str = "/srv";
 
-/// Environment variables to pass on to the user's half: the start method of the nodes, and the directory of the
-/// attacks.
+/// Environment variables to pass on to the user's half: the start method of the nodes, and the directory of
+/// the attacks.
 const PASSED_VARIABLES: [&str; 2] = ["WINDLASS_TEST_START", "WINDLASS_TEST_ATTACKS"];
 
 pub fn play(program: &Path, args: &Args) -> Result<Vec<AttackRow>> {

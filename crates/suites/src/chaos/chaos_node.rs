@@ -1,5 +1,5 @@
-//! The node of one seed: starts it, ends it and starts it again, on a given disk, with given limits and clock. Only
-//! faults use this module. Clients know only the addresses of the node.
+//! The node of one seed: starts it, ends it and starts it again, on a given disk, with given limits and
+//! clock. Only faults use this module. Clients know only the addresses of the node.
 
 use std::fs::{self, File, OpenOptions};
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! One client: creates sessions, performs one operation after the other on them, and ends them. The seed, the client's
-//! number and the operation's number decide each operation.
+//! One client: creates sessions, performs one operation after the other on them, and ends them. The seed, the
+//! client's number and the operation's number decide each operation.
 
 use std::sync::Arc;
 
@@ -134,8 +134,8 @@ impl ChaosClient {
         self.sessions.push(session);
     }
 
-    /// Sends the first turn again. A node that was killed may have created the session without the turn. The turn's id
-    /// makes the repetition safe.
+    /// Sends the first turn again. A node that was killed may have created the session without the turn. The
+    /// turn's id makes the repetition safe.
     async fn first_turn_again(&mut self, session: &mut SessionModel, turn: &serde_json::Value) {
         let request = RawRequest::post(format!("{}/turns", session.path()), turn);
         let answer = self.http.send_with_retry(&request, 3000).await;

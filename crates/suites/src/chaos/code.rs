@@ -1,5 +1,5 @@
-//! The code that turns run, and the output that each must have. Every turn leaves a mark in the session's memory and in
-//! a file of its workspace. The marks reveal a turn that ran twice or in another session.
+//! The code that turns run, and the output that each must have. Every turn leaves a mark in the session's
+//! memory and in a file of its workspace. The marks reveal a turn that ran twice or in another session.
 
 use super::random::Random;
 
@@ -116,8 +116,8 @@ pub fn failing(turn: &str) -> TurnProgram {
     TurnProgram { code, expected }
 }
 
-/// The first difference between expected and actual output, if there is one. A turn that did not end `ok` may have
-/// printed only the beginning, and a traceback.
+/// The first difference between expected and actual output, if there is one. A turn that did not end `ok` may
+/// have printed only the beginning, and a traceback.
 pub fn difference(expected: &Expected, got: &[u8], ended_ok: bool) -> Option<String> {
     match expected {
         Expected::Anything => None,

@@ -1,5 +1,5 @@
-//! Injects faults while the clients work. The seed decides which fault comes when. Before a fault happens, the session
-//! facts record what it may cause. After it has happened, the ledger counts it.
+//! Injects faults while the clients work. The seed decides which fault comes when. Before a fault happens,
+//! the session facts record what it may cause. After it has happened, the ledger counts it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -259,8 +259,8 @@ impl FaultInjector {
         Ok(true)
     }
 
-    /// The processes of all sessions of a family. Twins live on when the keeper of the original dies, although their
-    /// processes were below it.
+    /// The processes of all sessions of a family. Twins live on when the keeper of the original dies,
+    /// although their processes were below it.
     async fn processes_of_family(&mut self, facts: &SessionFacts) -> BTreeSet<u32> {
         let mut held = BTreeSet::new();
         for one in self.family(facts) {

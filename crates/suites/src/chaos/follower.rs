@@ -1,5 +1,5 @@
-//! Follows the event stream of one session. It cuts its connections at random and resumes with `Last-Event-ID`. The
-//! event numbers must have no gap and no repetition.
+//! Follows the event stream of one session. It cuts its connections at random and resumes with
+//! `Last-Event-ID`. The event numbers must have no gap and no repetition.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
-//! Clients that are separate programs: an agent that uses `windlass mcp`, and both SDKs. Each is a script that counts
-//! in sessions and prints JSON lines. This module decides which lines are violations, because it knows the faults. A
-//! guest that cannot run on this machine is reported as skipped.
+//! Clients that are separate programs: an agent that uses `windlass mcp`, and both SDKs. Each is a script
+//! that counts in sessions and prints JSON lines. This module decides which lines are violations, because it
+//! knows the faults. A guest that cannot run on this machine is reported as skipped.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,8 @@ const MCP: &str = include_str!("guests/mcp.py");
 /// How long a guest may take to close its session and exit.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// Error codes of an SDK when the node is down for longer than the SDK repeats requests, or when the connection is cut.
+/// Error codes of an SDK when the node is down for longer than the SDK repeats requests, or when the
+/// connection is cut.
 const AWAY: [&str; 5] =
     ["unreachable", "connection_lost", "shutting_down", "overloaded", "timeout"];
 
@@ -125,7 +126,8 @@ fn judge_line(world: &World, name: &str, line: &str) {
     let disk = world.disk.ever() && said["code"] == "disk_full";
     let starved = world.scarcity.ever();
     if let Some(text) = said["violation"].as_str() {
-        // If processes are limited, a worker may be unable to start again, and its session counts from the beginning.
+        // If processes are limited, a worker may be unable to start again, and its session counts from the
+        // beginning.
         if !starved {
             world.ledger.violation(name, "count", text);
         }

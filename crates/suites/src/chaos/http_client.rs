@@ -1,5 +1,5 @@
-//! Sends the requests of one client and repeats them while the node is down. Checks of every answer that it comes in
-//! time, and that a refusal has an error code of `docs/openapi.json`.
+//! Sends the requests of one client and repeats them while the node is down. Checks of every answer that it
+//! comes in time, and that a refusal has an error code of `docs/openapi.json`.
 
 use std::io;
 use std::sync::Arc;
@@ -109,8 +109,8 @@ impl HttpClient {
         Ok(answer)
     }
 
-    /// Sends the request, and repeats it after a broken connection or a retryable refusal, for [`AWAY_MAX`]. Only for
-    /// idempotent requests.
+    /// Sends the request, and repeats it after a broken connection or a retryable refusal, for [`AWAY_MAX`].
+    /// Only for idempotent requests.
     pub async fn send_with_retry(
         &mut self,
         request: &RawRequest,

@@ -1,4 +1,5 @@
-//! A turn that asks for input and must get it exactly once, even if the connection breaks while the client sends it.
+//! A turn that asks for input and must get it exactly once, even if the connection breaks while the client
+//! sends it.
 
 use std::time::Duration;
 
@@ -51,8 +52,8 @@ pub async fn input(
     Ok(())
 }
 
-/// Sends the word until the turn no longer waits for input. Sending input is not idempotent, so after a broken
-/// connection the turn is read first.
+/// Sends the word until the turn no longer waits for input. Sending input is not idempotent, so after a
+/// broken connection the turn is read first.
 async fn send_input(
     http: &mut HttpClient,
     session: &mut SessionModel,

@@ -1,6 +1,6 @@
-//! Isolates a run from the machine. When root starts the suite, this program runs itself again in new network and mount
-//! namespaces, and then as an ordinary user if `--user` names one. The only lasting change to the machine is that user,
-//! who is created if missing.
+//! Isolates a run from the machine. When root starts the suite, this program runs itself again in new network
+//! and mount namespaces, and then as an ordinary user if `--user` names one. The only lasting change to the
+//! machine is that user, who is created if missing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -114,7 +114,7 @@ fn as_user(user: &str, program: &Path, directory: &Path, disk: &Path) -> Result<
         |text: &String| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_,=".contains(c));
     ensure!(
         arguments.iter().all(plain),
-        "an option has a character that a shell would interpret; with --user, options may only have letters, digits and -_,="
+        "with --user, options may only have letters, digits and -_,="
     );
     let words = format!(
         "cd /tmp && env -i HOME=/tmp PATH=/usr/bin:/bin {STEP}=player {DISK}=\"${DISK}\" {}={} {} {}",

@@ -1,5 +1,5 @@
-//! The final check of a session: compares every answer that its client got with the session's events, its marks and
-//! the events of its follower.
+//! The final check of a session: compares every answer that its client got with the session's events, its
+//! marks and the events of its follower.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -235,8 +235,8 @@ fn check_turns(http: &HttpClient, session: &SessionModel, told: &RecordedTurns) 
         if second.is_some() {
             http.violation("twice", format!("{} was accepted twice", turn.id));
         }
-        // On a full disk the node reports an outcome that it cannot record yet. If the keeper and the node end before
-        // the disk has space, the outcome is lost.
+        // On a full disk the node reports an outcome that it cannot record yet. If the keeper and the node
+        // end before the disk has space, the outcome is lost.
         let was_unrecorded =
             turn.told_on_full_disk && first.outcome == Some(Outcome::Lost) && told.lost_keeper;
         if turn.outcome.is_some() && first.outcome != turn.outcome && !was_unrecorded {
@@ -246,7 +246,8 @@ fn check_turns(http: &HttpClient, session: &SessionModel, told: &RecordedTurns) 
                 format!("{}: the client got {told:?}, the events have {now:?}", turn.id),
             );
         }
-        // Output that was dropped on a full disk may appear after a restart, because the keeper still held it.
+        // Output that was dropped on a full disk may appear after a restart, because the keeper still held
+        // it.
         let may_grow = turn.code == Some(ErrorCode::DiskFull);
         let is_same = turn.output.as_ref().is_none_or(|output| match may_grow {
             true => first.output.starts_with(output),
@@ -262,8 +263,8 @@ fn check_turns(http: &HttpClient, session: &SessionModel, told: &RecordedTurns) 
     }
 }
 
-/// Checks the marks that a turn found in memory: they are those of the turns that ran before it with the same worker,
-/// each once, in the order accepted. No turn that ended well is missing.
+/// Checks the marks that a turn found in memory: they are those of the turns that ran before it with the same
+/// worker, each once, in the order accepted. No turn that ended well is missing.
 fn check_memory(http: &HttpClient, session: &SessionModel, told: &RecordedTurns) {
     for turn in &session.turns {
         let Some(seen) = &turn.seen else { continue };

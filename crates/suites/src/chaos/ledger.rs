@@ -1,5 +1,5 @@
-//! The violations of a run, and the counts that are printed at the end. All tasks of a run share the ledger. It decides
-//! nothing.
+//! The violations of a run, and the counts that are printed at the end. All tasks of a run share the ledger.
+//! It decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! Looks for processes, cgroups, mounts and sockets that a node leaves behind, after its sessions are closed and after
-//! the node has ended.
+//! Looks for processes, cgroups, mounts and sockets that a node leaves behind, after its sessions are closed
+//! and after the node has ended.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Files that an ended node leaves in its runtime directory by design.
 const STAYING: [&str; 2] = ["node.lock", "start.lock"];
 
-/// Waits until no process of a session is left. Returns what is left after [`SETTLE_WAIT`]. The node itself still runs.
+/// Waits until no process of a session is left. Returns what is left after [`SETTLE_WAIT`]. The node itself
+/// still runs.
 pub async fn of_sessions(node: &TestNode) -> Option<String> {
     settle(|| {
         let left = processes::of_sessions(node.pid());

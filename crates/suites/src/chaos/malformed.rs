@@ -1,5 +1,5 @@
-//! A table of malformed requests. The node must refuse each with an error code or answer it correctly, and go on
-//! running.
+//! A table of malformed requests. The node must refuse each with an error code or answer it correctly, and go
+//! on running.
 
 use super::raw_http::{NodeEndpoint, RawRequest};
 

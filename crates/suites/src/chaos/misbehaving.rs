@@ -1,5 +1,5 @@
-//! Clients that misbehave: they disconnect, send half of a body, send it late, or send bytes that are no request. The
-//! node must stay up, refuse with an error code, and serve all other clients.
+//! Clients that misbehave: they disconnect, send half of a body, send it late, or send bytes that are no
+//! request. The node must stay up, refuse with an error code, and serve all other clients.
 
 use std::time::Duration;
 

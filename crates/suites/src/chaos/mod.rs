@@ -1,6 +1,6 @@
-//! `cargo xtask chaos`: runs clients and faults against real nodes. A seed decides every operation and every fault.
-//! Each client keeps a model of the node's earlier answers and compares every later answer with it. For a failing
-//! seed the suite prints the command that repeats it. `docs/chaos.md` describes the suite.
+//! `cargo xtask chaos`: runs clients and faults against real nodes. A seed decides every operation and every
+//! fault. Each client keeps a model of the node's earlier answers and compares every later answer with it.
+//! For a failing seed the suite prints the command that repeats it. `docs/chaos.md` describes the suite.
 
 mod chaos_node;
 mod client;

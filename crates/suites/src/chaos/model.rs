@@ -1,5 +1,5 @@
-//! The model of a session and its turns: what the client knows from the node's answers. Later answers are compared with
-//! it.
+//! The model of a session and its turns: what the client knows from the node's answers. Later answers are
+//! compared with it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The operations that a client performs on a session, with their weights. Operations of more than a few lines are in
-//! `input`, `misbehaving` and `stopping`.
+//! The operations that a client performs on a session, with their weights. Operations of more than a few
+//! lines are in `input`, `misbehaving` and `stopping`.
 
 use serde_json::json;
 use windlass_protocol::api::{Turn, TurnState};
@@ -45,8 +45,8 @@ pub enum Operation {
     Close,
 }
 
-/// Operations with their weights. Short operations come most often, so that many turns run. Operations that take seconds
-/// are rare.
+/// Operations with their weights. Short operations come most often, so that many turns run. Operations that
+/// take seconds are rare.
 pub const OPERATIONS: [(Operation, u64); 26] = [
     (Operation::Brief, 20),
     (Operation::Numbered, 12),
@@ -155,7 +155,8 @@ async fn named(
     read_output(http, session, id, random).await
 }
 
-/// The wait of a submission ends before the turn does. The answer shows the running turn, and the turn goes on.
+/// The wait of a submission ends before the turn does. The answer shows the running turn, and the turn goes
+/// on.
 async fn wait_that_passes(
     http: &mut HttpClient,
     session: &mut SessionModel,
@@ -223,7 +224,8 @@ async fn queue(
     Ok(())
 }
 
-/// Submits the id of an ended turn again, with other code. The answer must be the old turn, and no code may run.
+/// Submits the id of an ended turn again, with other code. The answer must be the old turn, and no code may
+/// run.
 async fn resend(
     http: &mut HttpClient,
     session: &mut SessionModel,

@@ -1,7 +1,7 @@
 //! Random choices from a seed: the same seed gives the same choices on every machine.
 
-/// A generator (SplitMix64). Each operation of each client has its own, so the draws of one operation never change the
-/// next operation.
+/// A generator (SplitMix64). Each operation of each client has its own, so the draws of one operation never
+/// change the next operation.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

@@ -1,5 +1,5 @@
-//! A minimal HTTP/1.1 client over the node's socket or its TCP door. It shares no code with the node's own clients. It
-//! returns each answer unchanged; other modules decide whether the answer is right.
+//! A minimal HTTP/1.1 client over the node's socket or its TCP door. It shares no code with the node's own
+//! clients. It returns each answer unchanged; other modules decide whether the answer is right.
 
 use std::io;
 use std::net::SocketAddr;

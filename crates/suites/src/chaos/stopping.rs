@@ -1,5 +1,5 @@
-//! Turns that do not end normally: interrupted turns, turns past their deadline, killed turns, and turns that end their
-//! worker.
+//! Turns that do not end normally: interrupted turns, turns past their deadline, killed turns, and turns that
+//! end their worker.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use super::turns::{self, EarlyStop, Submission, submit, submit_as, wait_end};
 /// Statements for an endless loop.
 const ENDLESS: [&str; 3] = ["time.sleep(100)", "[0 for _ in range(1000)]", "input()"];
 
-/// The run time of the first turn, and the deadline of the turn queued behind it. The deadline is longer than any fault
-/// stops a process.
+/// The run time of the first turn, and the deadline of the turn queued behind it. The deadline is longer than
+/// any fault stops a process.
 const FIRST_TURN_MS: u64 = 4000;
 const QUEUED_DEADLINE_MS: u64 = 3500;
 
@@ -37,8 +37,8 @@ pub async fn interrupt(
     tokio::time::sleep(Duration::from_millis(*random.pick(&[0, 20, 200]))).await;
     let request = RawRequest::post(format!("{}/interrupt", session.turn_path(&id)), &json!({}));
     let answer = http.send_with_retry(&request, 0).await?;
-    // A fault may have ended the turn, or the first interrupt ended it and its answer was lost. The check of its
-    // outcome decides.
+    // A fault may have ended the turn, or the first interrupt ended it and its answer was lost. The check of
+    // its outcome decides.
     let ended = match code_of(&answer).as_deref() {
         Some("turn_not_running") => true,
         Some("session_ended") => session.may_lose(&http.world),
@@ -98,8 +98,8 @@ pub async fn deadline(
     turns::run(http, session, submission, random).await.map(drop)
 }
 
-/// Queues a turn for longer than its deadline. The deadline counts from the turn's start, even if the node is restarted
-/// meanwhile.
+/// Queues a turn for longer than its deadline. The deadline counts from the turn's start, even if the node is
+/// restarted meanwhile.
 pub async fn queued_deadline(
     http: &mut HttpClient,
     session: &mut SessionModel,

@@ -1,4 +1,5 @@
-//! Submits turns, waits for them and reads their output. Each answer is compared with the model of the session.
+//! Submits turns, waits for them and reads their output. Each answer is compared with the model of the
+//! session.
 
 use std::time::{Duration, Instant};
 

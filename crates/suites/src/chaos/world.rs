@@ -1,5 +1,5 @@
-//! The state that all tasks of one seed share: the ledger, the live sessions, and the troubles of the node, present and
-//! past. The tasks decide what follows from it.
+//! The state that all tasks of one seed share: the ledger, the live sessions, and the troubles of the node,
+//! present and past. The tasks decide what follows from it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Writes `docs/mcp-conformance.md` from the list of scenarios and the table of fixtures. A test compares the file in
-//! git with them.
+//! Writes `docs/mcp-conformance.md` from the list of scenarios and the table of fixtures. A test compares the
+//! file in git with them.
 
 use std::fmt::Write;
 

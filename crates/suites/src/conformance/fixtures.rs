@@ -1,7 +1,7 @@
-//! Replaces the suite's test tools by Windlass turns. The suite calls tools by fixed names that no product has, and
-//! checks only the form of their answers. So a call of `test_error_handling` becomes a `run` call with code that raises
-//! an exception. The answer of the real server reaches the suite unchanged. The suite's resources and filled-in forms
-//! are replaced in the same way.
+//! Replaces the suite's test tools by Windlass turns. The suite calls tools by fixed names that no product
+//! has, and checks only the form of their answers. So a call of `test_error_handling` becomes a `run` call
+//! with code that raises an exception. The answer of the real server reaches the suite unchanged. The suite's
+//! resources and filled-in forms are replaced in the same way.
 
 use std::collections::BTreeMap;
 
@@ -154,8 +154,8 @@ impl Translator {
         Self { prepared, ..Self::default() }
     }
 
-    /// Changes a request that names a tool, resource or form of the suite. Returns `None` if it does not. The replaced
-    /// name is returned too, because it may also be in a header of the request.
+    /// Changes a request that names a tool, resource or form of the suite. Returns `None` if it does not. The
+    /// replaced name is returned too, because it may also be in a header of the request.
     pub fn translate(&mut self, message: &mut Value) -> Option<Option<NameReplacement>> {
         let method = message.get("method")?.as_str()?.to_owned();
         let params = message.get_mut("params")?.as_object_mut()?;
@@ -197,7 +197,8 @@ impl Translator {
     }
 }
 
-/// Puts the value of the suite's form into the only field of the Windlass form. Returns whether anything changed.
+/// Puts the value of the suite's form into the only field of the Windlass form. Returns whether anything
+/// changed.
 fn fill_in(params: &mut Map<String, Value>) -> bool {
     let Some(Value::Object(responses)) = params.get_mut("inputResponses") else { return false };
     let mut changed = false;

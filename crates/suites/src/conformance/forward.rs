@@ -1,6 +1,6 @@
-//! A forwarder between the suites and the node. The suites cannot send a token, so the forwarder adds it to their
-//! requests. It handles one request per connection and copies the head line by line, so that a malformed header reaches
-//! the node as the suite sent it. Answers are copied byte by byte.
+//! A forwarder between the suites and the node. The suites cannot send a token, so the forwarder adds it to
+//! their requests. It handles one request per connection and copies the head line by line, so that a
+//! malformed header reaches the node as the suite sent it. Answers are copied byte by byte.
 
 use std::io;
 use std::net::SocketAddr;
@@ -128,8 +128,8 @@ async fn read_request(
 }
 
 impl ForwardedRequest {
-    /// The bytes for the node: with the token, and with the node's address in place of the forwarder's. Any other
-    /// address stays, because the suite tests that the node refuses it.
+    /// The bytes for the node: with the token, and with the node's address in place of the forwarder's. Any
+    /// other address stays, because the suite tests that the node refuses it.
     fn forwarded_bytes(mut self, route: &ForwardRoute) -> Vec<u8> {
         let renamed = self.translate(route);
         let (here, node) = (route.here.to_string(), route.node.to_string());

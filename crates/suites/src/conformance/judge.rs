@@ -1,5 +1,5 @@
-//! Judges the results of a run against the list of scenarios. All functions are pure. An entry of the list that the run
-//! disproves is a failure too, so that the list stays right.
+//! Judges the results of a run against the list of scenarios. All functions are pure. An entry of the list
+//! that the run disproves is a failure too, so that the list stays right.
 
 use std::collections::BTreeSet;
 
@@ -93,8 +93,8 @@ fn judge_checks(checks: &[Check], excepted: &[(&str, &str)]) -> (ScenarioVerdict
     (ScenarioVerdict::Passed, words)
 }
 
-/// Entries of the list that this run disproves: they say that a scenario or check does not apply, but it passed in
-/// every round.
+/// Entries of the list that this run disproves: they say that a scenario or check does not apply, but it
+/// passed in every round.
 pub fn stale<'r>(results: impl Iterator<Item = (&'r str, &'r [Check])> + Clone) -> Vec<String> {
     let names: BTreeSet<&str> = results.clone().map(|(name, _)| name).collect();
     let mut stale = Vec::new();
@@ -123,8 +123,8 @@ pub fn stale<'r>(results: impl Iterator<Item = (&'r str, &'r [Check])> + Clone) 
     stale
 }
 
-/// Entries of the list that a complete run does not confirm: no suite has the scenario, or it is listed as applicable
-/// and applies in no round.
+/// Entries of the list that a complete run does not confirm: no suite has the scenario, or it is listed as
+/// applicable and applies in no round.
 pub fn unconfirmed(rows: &[ScenarioRow]) -> Vec<String> {
     let mut unconfirmed = Vec::new();
     for (name, _) in SCENARIOS {

@@ -1,5 +1,6 @@
-//! `cargo xtask conformance`: runs the official MCP conformance suite, in its stable and its alpha version, against a
-//! node. Every scenario that applies must pass. The list of scenarios that do not apply must be right, too.
+//! `cargo xtask conformance`: runs the official MCP conformance suite, in its stable and its alpha version,
+//! against a node. Every scenario that applies must pass. The list of scenarios that do not apply must be
+//! right, too.
 
 mod docs;
 mod fixtures;

@@ -1,5 +1,5 @@
-//! Reads the results that a suite wrote: one directory per scenario, named after scenario and time, with the checks as
-//! JSON. The module `judge` decides what they mean.
+//! Reads the results that a suite wrote: one directory per scenario, named after scenario and time, with the
+//! checks as JSON. The module `judge` decides what they mean.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Every scenario of both suites, and whether it applies to a server whose tools run code. Each scenario that does not
-//! apply has a reason. `docs/mcp-conformance.md` is written from this list.
+//! Every scenario of both suites, and whether it applies to a server whose tools run code. Each scenario that
+//! does not apply has a reason. `docs/mcp-conformance.md` is written from this list.
 
 /// Whether a scenario applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

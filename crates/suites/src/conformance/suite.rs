@@ -1,5 +1,5 @@
-//! The two versions of the suite: installs them, lists their scenarios, and runs rounds against a URL. A round is one
-//! run of a suite at one revision of MCP.
+//! The two versions of the suite: installs them, lists their scenarios, and runs rounds against a URL. A
+//! round is one run of a suite at one revision of MCP.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -83,8 +83,8 @@ enum RoundRevision {
     /// The suite has only one revision.
     OnlyOne,
     Revision(&'static str),
-    /// A revision for which the suite has almost no scenarios. The applicable scenarios of [`FORCED_FROM`] run at this
-    /// revision.
+    /// A revision for which the suite has almost no scenarios. The applicable scenarios of [`FORCED_FROM`]
+    /// run at this revision.
     Forced(&'static str),
     /// The scenarios of extensions, which belong to no revision. They run at the newest one.
     Extensions,
@@ -146,8 +146,8 @@ impl Suites {
         Ok(listed)
     }
 
-    /// Runs these scenarios of a round and returns the checks of each. The suite may run other scenarios too, because one
-    /// run of all scenarios is faster than one run per scenario.
+    /// Runs these scenarios of a round and returns the checks of each. The suite may run other scenarios too,
+    /// because one run of all scenarios is faster than one run per scenario.
     pub fn run(
         &self,
         round: SuiteRound,
@@ -198,8 +198,8 @@ impl Suites {
     }
 }
 
-/// Runs a suite to its end. The exit code is ignored: it is an error if any check fails, and `judge` decides about
-/// checks.
+/// Runs a suite to its end. The exit code is ignored: it is an error if any check fails, and `judge` decides
+/// about checks.
 fn run_to_end(command: &mut Command, label: &str, log: &Path) -> Result<()> {
     let printed = File::options().create(true).append(true).open(log);
     let printed = printed.with_context(|| format!("cannot open {}", log.display()))?;

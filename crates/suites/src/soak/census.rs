@@ -1,5 +1,5 @@
-//! Counts the resources of the machine that a node uses at one moment: everything that a session allocates and must
-//! release.
+//! Counts the resources of the machine that a node uses at one moment: everything that a session allocates
+//! and must release.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use windlass_testkit::processes;
 use crate::machine::{self, Tree};
 use crate::start::MeasuredNode;
 
-/// Directories below the state directory in which the node keeps one directory for each ended session, until its
-/// retention removes them. They are no leak.
+/// Directories below the state directory in which the node keeps one directory for each ended session, until
+/// its retention removes them. They are no leak.
 const KEPT: [&str; 2] = ["sessions", "workspaces"];
 
 const KIB_PER_MIB: f64 = 1024.0;
@@ -31,8 +31,8 @@ pub struct Census {
     pub zombies: usize,
     /// The node itself. Its memory is the resident set size.
     pub node: ProcessUsage,
-    /// All processes below the node: nursery, zygotes, keepers, inits, workers. Their memory is the proportional
-    /// set size.
+    /// All processes below the node: nursery, zygotes, keepers, inits, workers. Their memory is the
+    /// proportional set size.
     pub others: ProcessUsage,
     pub cgroups: usize,
     pub namespaces: usize,

@@ -1,5 +1,6 @@
-//! `cargo xtask soak`: creates and closes many sessions on one node, several at a time, and compares the resources
-//! that the node uses before and after. A small leak per session is visible after thousands of sessions.
+//! `cargo xtask soak`: creates and closes many sessions on one node, several at a time, and compares the
+//! resources that the node uses before and after. A small leak per session is visible after thousands of
+//! sessions.
 
 mod census;
 mod report;
@@ -27,12 +28,12 @@ use crate::{RunVerdict, machine, workspace};
 /// The number of sessions that live at the same time.
 const AT_ONCE: usize = 8;
 
-/// Sessions before the first census. They create everything that a node creates only once, such as worker files and
-/// threads.
+/// Sessions before the first census. They create everything that a node creates only once, such as worker
+/// files and threads.
 const WARM_UP: usize = 64;
 
-/// How long the node may take to release the resources of the last sessions. An idle thread of the runtime's blocking
-/// pool lives for ten seconds.
+/// How long the node may take to release the resources of the last sessions. An idle thread of the runtime's
+/// blocking pool lives for ten seconds.
 const SETTLE_WAIT: Duration = Duration::from_secs(60);
 
 /// The time between two censuses while the suite waits.

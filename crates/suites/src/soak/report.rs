@@ -1,4 +1,5 @@
-//! Compares the census before and after a soak run: a resource that grew by more than its allowance is a leak.
+//! Compares the census before and after a soak run: a resource that grew by more than its allowance is a
+//! leak.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +8,8 @@ use serde::Serialize;
 use super::census::Census;
 use crate::start::StartMethod;
 
-/// Allowed growth of the node's memory: what the allocator keeps after busy times, and what the node remembers of
-/// each ended session.
+/// Allowed growth of the node's memory: what the allocator keeps after busy times, and what the node
+/// remembers of each ended session.
 const NODE_GROWTH_MIB: f64 = 16.0;
 const NODE_GROWTH_MIB_PER_SESSION: f64 = 2.0 / 1024.0;
 

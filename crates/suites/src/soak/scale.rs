@@ -1,5 +1,5 @@
-//! `cargo xtask scale`: counts the resources that a node uses with no session, and with 1, 10 and 100 idle sessions
-//! that have answered a turn. Prints how much each session adds. `docs/scale.md` shows the table.
+//! `cargo xtask scale`: counts the resources that a node uses with no session, and with 1, 10 and 100 idle
+//! sessions that have answered a turn. Prints how much each session adds. `docs/scale.md` shows the table.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;

@@ -1,5 +1,6 @@
-//! A stub of an agent's model. It serves OpenAI's Responses API and Anthropic's Messages API on 127.0.0.1, calls the
-//! tools that a script names, and records the results. It makes no connections, and ends when it is dropped.
+//! A stub of an agent's model. It serves OpenAI's Responses API and Anthropic's Messages API on 127.0.0.1,
+//! calls the tools that a script names, and records the results. It makes no connections, and ends when it is
+//! dropped.
 
 mod anthropic;
 mod openai;

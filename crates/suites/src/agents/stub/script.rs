@@ -1,5 +1,5 @@
-//! What the stub's model says: a list of tool calls, each after the result of the one before, and a final message.
-//! The next step depends only on the request, so a repeated request gets the same reply.
+//! What the stub's model says: a list of tool calls, each after the result of the one before, and a final
+//! message. The next step depends only on the request, so a repeated request gets the same reply.
 
 use serde_json::{Value, json};
 
@@ -54,8 +54,8 @@ pub struct ToolResult {
 }
 
 impl Script {
-    /// Whether the request is part of this conversation. A client also sends requests for titles and the like: they
-    /// contain the prompt but no tools.
+    /// Whether the request is part of this conversation. A client also sends requests for titles and the
+    /// like: they contain the prompt but no tools.
     pub fn is_in(&self, request: &Value) -> bool {
         let has_tools = request["tools"].as_array().is_some_and(|tools| !tools.is_empty());
         has_tools && mentions(request, &self.prompt)

@@ -1,5 +1,5 @@
-"""A guest of the chaos suite: counts in sessions through `windlass mcp`, like an agent, and prints one JSON object per
-line. It ends when its standard input is closed."""
+"""A guest of the chaos suite: counts in sessions through `windlass mcp`, like an agent, and prints one JSON
+object per line. It ends when its standard input is closed."""
 
 import json
 import random
@@ -52,7 +52,7 @@ class Bridge:
 
 
 def count(bridge, calls, over):
-    """Counts in the session. A failed call may have run, so the expected count is a range from low to high."""
+    """Counts in the session. A failed call may have run, so the expected count is a range."""
     low, high = 0, None
     for _ in range(calls):
         if over.is_set():
@@ -75,7 +75,7 @@ def count(bridge, calls, over):
         counted = int(said["output"])
         # The session may exist before this process, so the first count may be any number.
         if counted <= low or (high is not None and counted > high + 1):
-            tell(violation=f"{said.get('turn')}: counted {counted}, but the last count was from {low} to {high}")
+            tell(violation=f"{said.get('turn')}: counted {counted}, last count: {low} to {high}")
         low = high = counted
 
 

@@ -1,5 +1,5 @@
-"""A guest of the chaos suite: counts in a session through the Python SDK and prints one JSON object per line. It ends
-when its standard input is closed."""
+"""A guest of the chaos suite: counts in a session through the Python SDK and prints one JSON object per line.
+It ends when its standard input is closed."""
 
 import json
 import random
@@ -41,7 +41,7 @@ class Counter:
             return True
         count = int(turn.output)
         if not self.low < count <= self.high + 1:
-            tell(violation=f"{turn.id}: counted {count}, but the last count was from {self.low} to {self.high}")
+            tell(violation=f"{turn.id}: counted {count}, last count: {self.low} to {self.high}")
         self.low = self.high = count
         return True
 

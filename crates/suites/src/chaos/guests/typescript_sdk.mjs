@@ -1,5 +1,5 @@
-// A guest of the chaos suite: counts in a session through the TypeScript SDK and prints one JSON object per line. It
-// ends when its standard input is closed.
+// A guest of the chaos suite: counts in a session through the TypeScript SDK and prints one JSON object per
+// line. It ends when its standard input is closed.
 //
 // Arguments: the seed, the built module of the SDK.
 
@@ -40,7 +40,7 @@ async function count(session) {
       }
       const counted = Number(turn.output);
       if (!(low < counted && counted <= high + 1)) {
-        tell({ violation: `${turn.id}: counted ${counted}, but the last count was from ${low} to ${high}` });
+        tell({ violation: `${turn.id}: counted ${counted}, last count: ${low} to ${high}` });
       }
       low = high = counted;
     } catch (error) {
