@@ -483,7 +483,7 @@ async fn contract_70_run_and_repl_in_a_home_work_in_a_directory_of_their_own() {
     let args = ["run", "work.py", "--python", python];
     assert!(windlass(&node, home.path(), home.path(), &args).0);
     let (ok, _, beside) = windlass(&node, home.path(), home.path(), &["repl", "--python", python]);
-    assert!(ok && beside.contains("directory of its own"), "{beside}");
+    assert!(ok && beside.contains("separate workspace"), "{beside}");
     assert_eq!(contents(home.path()), before);
 
     // Named, the home is the workspace, with what the shell runs held; where that cannot be, refused.

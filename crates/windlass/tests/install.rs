@@ -137,7 +137,7 @@ fn every_client_gets_the_entry_once_and_loses_it_to_the_byte() {
         assert_eq!(file.metadata().unwrap().ino(), inode, "{client} was written again");
 
         let other = said(&home.windlass(&["install", client, "--command", "/x/windlass"]), 0);
-        assert!(other.contains("updated") && other.contains("kept as it is"), "{other}");
+        assert!(other.contains("updated") && other.contains("from an earlier change"), "{other}");
         assert_eq!(text(&backup), before);
 
         said(&home.windlass(&["uninstall", client, "--dry-run"]), 0);
@@ -180,7 +180,10 @@ fn a_file_of_ours_is_updated_and_leaves_nothing_behind() {
         said(&home.windlass(&["install", client, "--command", "/old/windlass"]), 0);
         let output = home.windlass(&["install", client, "--command", "/new/windlass"]);
         assert!(said(&output, 0).contains("updated"));
-        assert!(String::from_utf8_lossy(&output.stderr).contains("no program /new/windlass"));
+        assert!(
+            String::from_utf8_lossy(&output.stderr)
+                .contains("/new/windlass is not an executable file")
+        );
         said(&home.windlass(&["uninstall", client]), 0);
         let directory = home.path(file).parent().unwrap().to_owned();
         let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
@@ -195,7 +198,7 @@ fn an_entry_that_is_switched_off_stays_so_and_is_told() {
     let home = home();
     let file = home.write(".codex/config.toml", "[mcp_servers.windlass]\nenabled = false\n");
     let done = said(&home.windlass(&["install", "codex"]), 0);
-    assert!(done.contains("switched off"), "{done}");
+    assert!(done.contains("stays disabled"), "{done}");
     assert!(text(&file).contains("enabled = false"));
 }
 
@@ -205,9 +208,9 @@ fn a_broken_file_is_left_alone_and_the_others_are_done() {
     let broken = home.write(".cursor/mcp.json", "{\n  \"mcpServers\": {\n    oops\n  }\n}\n");
     let before = text(&broken);
     let output = home.windlass(&["install", "cursor", "codex"]);
-    assert!(said(&output, 1).contains("Codex: made"));
+    assert!(said(&output, 1).contains("Codex: created"));
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    for part in ["mcp.json: line 3, column 5", "config_invalid", "left as it is"] {
+    for part in ["mcp.json: line 3, column 5", "config_invalid", "was not changed"] {
         assert!(complaint.contains(part), "no {part} in {complaint}");
     }
     assert_eq!(text(&broken), before);
@@ -236,7 +239,7 @@ fn a_link_stays_a_link_and_its_target_is_changed() {
     fs::remove_file(&target).unwrap();
     let output = home.windlass(&["install", "zed"]);
     said(&output, 1);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("leads nowhere"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("a file that does not exist"));
 }
 
 #[test]
@@ -301,7 +304,7 @@ fn without_a_client_it_says_which_are_here_and_all_means_those() {
     let actions: Vec<_> = actions.iter().map(|client| &client["action"]).collect();
     assert_eq!(actions, ["restored", "deleted", "deleted"]);
     assert_eq!(text(&home.path(".claude.json")), "{\"mcpServers\": {}}");
-    assert_eq!(said(&run(&["uninstall", "--all"]), 0), "it is not installed in any client\n");
+    assert_eq!(said(&run(&["uninstall", "--all"]), 0), "Windlass is not installed in any client\n");
 }
 
 #[test]

@@ -51,5 +51,5 @@ async fn a_broken_file_and_no_servers_are_told_apart() {
     assert!(!well && said.contains("mcp.json is not understood"), "{said}");
     let empty = Place::start(json!({})).await;
     let (said, well) = say(&empty.node, &["servers"]);
-    assert!(well && said.contains("names no servers"), "{said}");
+    assert!(well && said.contains("no MCP servers are listed in"), "{said}");
 }
