@@ -7,7 +7,9 @@ use std::path::Path;
 
 use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::policy::PolicyRequest;
-use windlass_testkit::attacks::{self, Attack, NetworkSetting, SECRET_VARIABLE, Stage, Verdict};
+use windlass_testkit::attacks::{
+    self, Attack, AttackStage, AttackVerdict, NetworkSetting, SECRET_VARIABLE,
+};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
@@ -41,14 +43,14 @@ async fn contract_55_no_secret_of_the_nodes_is_visible() {
     check(55, &[]).await;
 
     // A policy that names the variable shows it: the attacks do look in the right places.
-    let mut stage = Stage::new(Path::new(PROGRAM)).await.unwrap();
+    let mut stage = AttackStage::new(Path::new(PROGRAM)).await.unwrap();
     let environment = vec![SECRET_VARIABLE.to_owned()];
     let policy = PolicyRequest { environment, ..PolicyRequest::default() };
     let mut scene = stage.scene_with(Isolation::Full, policy).await.unwrap();
     let sample = ["find_secrets_in_environment", "find_secrets_in_subprocess"];
     for attack in of_line(55).iter().filter(|attack| sample.contains(&attack.program)) {
         let verdict = scene.play(attack).await.unwrap();
-        assert!(matches!(verdict, Verdict::Through(_)), "{}: {verdict}", attack.program);
+        assert!(matches!(verdict, AttackVerdict::Through(_)), "{}: {verdict}", attack.program);
     }
 }
 
@@ -96,13 +98,13 @@ async fn check(line: u32, sample: &[&str]) {
 async fn check_with(line: u32, network: NetworkSetting, sample: &[&str]) {
     let attacks = of_line(line);
     assert!(!attacks.is_empty());
-    let mut stage = Stage::new(Path::new(PROGRAM)).await.unwrap();
+    let mut stage = AttackStage::new(Path::new(PROGRAM)).await.unwrap();
     let mut wrong = Vec::new();
     for level in CONFINED {
         let mut scene = stage.scene_on(level, network).await.unwrap();
         for attack in attacks.iter().filter(|attack| attack.claimed_with(level, network)) {
             let verdict = scene.play(attack).await.unwrap();
-            if !matches!(verdict, Verdict::Refused(_) | Verdict::NotClaimed(_)) {
+            if !matches!(verdict, AttackVerdict::Refused(_) | AttackVerdict::NotClaimed(_)) {
                 wrong.push(format!("{} at {level}: {verdict}", attack.program));
             }
         }
@@ -111,7 +113,7 @@ async fn check_with(line: u32, network: NetworkSetting, sample: &[&str]) {
     let mut scene = stage.scene(Isolation::None).await.unwrap();
     for attack in attacks.iter().filter(|attack| sample.contains(&attack.program)) {
         let verdict = scene.play(attack).await.unwrap();
-        if !matches!(verdict, Verdict::Through(_)) {
+        if !matches!(verdict, AttackVerdict::Through(_)) {
             wrong.push(format!("{} does not bite: {verdict}", attack.program));
         }
     }

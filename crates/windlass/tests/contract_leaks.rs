@@ -104,7 +104,7 @@ impl Held {
             descriptors: processes::descriptors(pid).unwrap(),
             children: processes::children(pid).len()
                 - processes::nurseries(pid).len()
-                - processes::waiting(pid).len(),
+                - processes::pooled_keepers(pid).len(),
             rss_bytes: processes::rss_bytes(pid).unwrap(),
             sockets: sockets.filter(|name| !name.starts_with("waiting-")).count(),
             sessions,

@@ -275,7 +275,7 @@ fn cgroups_below(keeper: u32, session: &SessionId) -> BTreeSet<PathBuf> {
         })
     };
     let mut dirs = BTreeSet::new();
-    for pid in processes::below(keeper) {
+    for pid in processes::descendants(keeper) {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         for line in groups.lines().filter(|line| line.ends_with(session.as_str())) {
             let mut fields = line.splitn(3, ':').skip(1);

@@ -19,7 +19,7 @@ use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::link::Hold;
 use windlass_client::protocol::{ErrorCode, Outcome};
 use windlass_client::{Client, ClientError, StartError, launch_node};
-use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, Mark};
+use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, ProcessMark};
 use windlass_testkit::{PATIENCE, TestNode, named_turn, processes, python, run, run_ok, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
@@ -158,7 +158,7 @@ async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
     let ways = [(Some(0), None), (None, None), (Some(100), Some("stay()"))];
     for level in Isolation::ALL {
         for (grace_ms, after) in ways {
-            let mut mark = Mark::new("close");
+            let mut mark = ProcessMark::new("close");
             let mut create = TestNode::create();
             create.env.insert(MARK_VARIABLE.to_owned(), mark.as_str().to_owned());
             create.policy.get_or_insert_default().isolation = Some(level);
@@ -207,7 +207,7 @@ async fn contract_45_a_subreapers_cgroup_goes_with_its_session() {
     run_ok(&client, &session, "import subprocess; p = subprocess.Popen(['sleep', '60'])").await;
     let keeper = client.session(&session).await.unwrap().keeper_pid.unwrap();
     let groups: BTreeSet<String> =
-        processes::below(keeper).into_iter().map(|pid| cgroup_of(pid).unwrap()).collect();
+        processes::descendants(keeper).into_iter().map(|pid| cgroup_of(pid).unwrap()).collect();
     assert_eq!(groups.len(), 1, "the worker and its child are not together: {groups:?}");
     let group = groups.first().unwrap();
     let own = cgroup_of(keeper).unwrap();

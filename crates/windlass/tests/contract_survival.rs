@@ -16,7 +16,7 @@ use windlass_client::protocol::event::EndReason;
 use windlass_client::protocol::link::Hold;
 use windlass_client::protocol::{ErrorCode, EventKind, Outcome, Seq, SessionId, Stream, TurnId};
 use windlass_client::{Client, ClientError};
-use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, Mark};
+use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, ProcessMark};
 use windlass_testkit::{
     Gate, PATIENCE, TestNode, all_events, named_turn, processes, run, run_ok, turn_ended, within,
 };
@@ -96,7 +96,7 @@ async fn contract_27_a_worker_that_dies_while_there_is_no_node_is_replaced_once(
     for restarts in 1..4 {
         run_ok(&client, &session, "import os; x = 1").await;
         let keeper = client.session(&session).await.unwrap().keeper_pid.unwrap();
-        let worker = *processes::below(keeper).last().unwrap();
+        let worker = *processes::descendants(keeper).last().unwrap();
         node.kill9();
         processes::kill(worker);
         assert!(processes::wait_gone(worker, PATIENCE), "the worker lives");
@@ -190,7 +190,7 @@ async fn contract_30_a_node_that_stays_away_leaves_nothing_behind() {
         client.submit_turn(&session, &named_turn("cut", "stay()")).await.unwrap();
         // The socket of a keeper that the node was just starting for its pool is the next node's to remove.
         within(PATIENCE, node.await_environments()).await.unwrap();
-        let below = processes::below(node.pid());
+        let below = processes::descendants(node.pid());
         let gone = Instant::now();
         node.kill9();
         assert!(mark.alive().len() > ESCAPES, "they did not wait for the next node");
@@ -213,8 +213,8 @@ async fn contract_30_a_node_that_stays_away_leaves_nothing_behind() {
 
 /// A session that left [`ESCAPES`] processes behind its worker, and their mark. `None` where this
 /// machine refuses the wanted way of holding them.
-async fn escaping_session(client: &Client, wanted: Hold) -> Option<(SessionId, Mark)> {
-    let mut mark = Mark::new("survival");
+async fn escaping_session(client: &Client, wanted: Hold) -> Option<(SessionId, ProcessMark)> {
+    let mut mark = ProcessMark::new("survival");
     let mut create: CreateSession = TestNode::create();
     create.env.insert(MARK_VARIABLE.to_owned(), mark.as_str().to_owned());
     let session = within(PATIENCE, client.create_session(&create)).await.unwrap().session.id;

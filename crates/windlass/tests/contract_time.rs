@@ -215,7 +215,7 @@ async fn contract_21_a_node_that_did_not_run_meanwhile_kills_no_code_that_heeds_
     processes::stop(node.pid());
     // Longer than each grace. Nothing else is to be done meanwhile.
     let passed = std::process::Command::new("sleep").arg("1.5").status();
-    processes::go_on(node.pid());
+    processes::resume(node.pid());
     assert!(passed.unwrap().success());
     for (session, begun) in sessions.iter().zip(&begun) {
         let ended = turn_ended(&client, session, &begun.id, PATIENCE).await.unwrap();
@@ -232,7 +232,7 @@ async fn contract_22_code_that_swallows_interrupts_is_killed_after_the_grace() {
     let child = "import subprocess\nchild = subprocess.Popen(['setsid', 'sleep', '60'])";
     run_ok(&client, &session, child).await;
     let keeper = client.session(&session).await.unwrap().keeper_pid.unwrap();
-    let old = processes::below(keeper);
+    let old = processes::descendants(keeper);
     assert!(old.len() >= 2, "the worker and its child: {old:?}");
     let stubborn = begin(&client, &session, turn(SWALLOW)).await;
     let asked = Instant::now();

@@ -10,8 +10,8 @@ use windlass_client::protocol::event::EventKind;
 use windlass_client::protocol::host::CancelReason;
 use windlass_client::protocol::{ErrorCode, Outcome, Seq, SessionId};
 use windlass_testkit::{
-    Call, Load, Offered, PATIENCE, TestNode, ToolHost, run, run_ok, turn, turn_ended,
-    wait_for_event, within,
+    Load, PATIENCE, TestNode, TestToolCall, TestToolHost, ToolAnswer, run, run_ok, turn,
+    turn_ended, wait_for_event, within,
 };
 
 /// What must happen at once, on a loaded machine.
@@ -25,11 +25,11 @@ async fn start() -> (TestNode, Client, SessionId) {
 }
 
 /// The tools of these tests.
-async fn offer(client: &Client, session: &SessionId) -> ToolHost {
-    ToolHost::offer(client, session, &["echo", "wait", "fail", "never"], answer).await.unwrap()
+async fn offer(client: &Client, session: &SessionId) -> TestToolHost {
+    TestToolHost::offer(client, session, &["echo", "wait", "fail", "never"], answer).await.unwrap()
 }
 
-async fn answer(call: Call) -> Offered {
+async fn answer(call: TestToolCall) -> ToolAnswer {
     match call.name.as_str() {
         // What it was given.
         "echo" => Ok(call.arguments["value"].clone()),
@@ -62,7 +62,7 @@ async fn contract_06_a_tool_that_submits_a_turn_to_its_caller_is_refused_at_once
     // `nest` submits a turn to the session of that number, waits for it, and says how it went.
     let nest = {
         let (client, sessions) = (client.clone(), sessions.clone());
-        move |call: Call| {
+        move |call: TestToolCall| {
             let client = client.within(call.within());
             let to = sessions[call.arguments["to"].as_u64().unwrap() as usize].clone();
             let code = call.arguments["code"].as_str().unwrap().to_owned();
@@ -76,7 +76,7 @@ async fn contract_06_a_tool_that_submits_a_turn_to_its_caller_is_refused_at_once
     };
     let mut hosts = Vec::new();
     for session in &sessions {
-        hosts.push(ToolHost::offer(&client, session, &["nest"], nest.clone()).await.unwrap());
+        hosts.push(TestToolHost::offer(&client, session, &["nest"], nest.clone()).await.unwrap());
     }
     let started = Instant::now();
     let direct = run_ok(&client, &session, "tools.nest(to=0, code='1')").await;

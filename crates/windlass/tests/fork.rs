@@ -301,7 +301,7 @@ async fn contract_29_a_twin_s_twin_ends_with_its_own_keeper_and_not_with_the_twi
     };
     // A keeper that has made others has none of them below it.
     let twins_keeper = keeper(&twin).await;
-    assert_eq!(processes::below(twins_keeper), Vec::<u32>::new());
+    assert_eq!(processes::descendants(twins_keeper), Vec::<u32>::new());
     let all = stage.processes().await.len();
     let ends = async |session, left| {
         let ended = async {
@@ -375,7 +375,7 @@ async fn contract_29_a_twin_that_was_reset_ends_with_its_keeper_and_all_in_its_n
     let inner = stage.fork(&twin).await.session.id;
     stage.run(&inner, "1").await;
     let keeper = stage.look(&twin).await.keeper_pid.unwrap();
-    let below = processes::below(keeper);
+    let below = processes::descendants(keeper);
     assert!(!below.is_empty());
     processes::kill(keeper);
     let gone = below.iter().all(|pid| processes::wait_gone(*pid, PATIENCE));

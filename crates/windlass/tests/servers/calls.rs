@@ -71,7 +71,7 @@ async fn a_hundred_sessions_share_one_process_and_their_calls_interleave() {
     let pid = place.server_once(|server| server.calls == 100).await.pid.unwrap();
     assert!(pids.iter().all(|answered| *answered == pid.to_string()), "{pid}: {pids:?}");
     let script = processes::arguments(pid).into_iter().find(|arg| arg.ends_with(".py")).unwrap();
-    let below = processes::below(place.node.pid());
+    let below = processes::descendants(place.node.pid());
     let is_server = |pid: &&u32| {
         let arguments = processes::arguments(**pid);
         arguments.contains(&script) && !arguments.iter().any(|arg| arg == "hold-server")

@@ -133,7 +133,7 @@ async fn processes_of(place: &Place) -> Vec<u32> {
     place.sees(&session, "shelf.child").await;
     let child = place.run(&session, "print(tools.shelf.child())").await.trim().parse().unwrap();
     let server = place.server_once(|server| server.pid.is_some()).await.pid.unwrap();
-    let held = processes::below(place.node.pid());
+    let held = processes::descendants(place.node.pid());
     let held = held.into_iter().filter(|pid| {
         processes::arguments(*pid).get(1).is_some_and(|argument| argument == "hold-server")
     });

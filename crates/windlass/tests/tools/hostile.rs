@@ -6,7 +6,8 @@ use windlass_client::protocol::api::Turn;
 use windlass_client::protocol::event::EventKind;
 use windlass_client::protocol::{ErrorCode, Outcome, Seq, SessionId};
 use windlass_testkit::{
-    Call, PATIENCE, TestNode, ToolHost, odd_worker, run, turn, turn_ended, wait_for_event, within,
+    PATIENCE, TestNode, TestToolCall, TestToolHost, odd_worker, run, turn, turn_ended,
+    wait_for_event, within,
 };
 
 use super::start_session;
@@ -40,8 +41,8 @@ async fn start(node: &TestNode, client: &Client) -> SessionId {
     client.create_session(&create).await.unwrap().session.id
 }
 
-async fn offer(client: &Client, session: &SessionId) -> ToolHost {
-    let answer = |call: Call| async move {
+async fn offer(client: &Client, session: &SessionId) -> TestToolHost {
+    let answer = |call: TestToolCall| async move {
         match call.name.as_str() {
             "large" => Ok(json!("x".repeat(10_000_000))),
             "echo" => Ok(call.arguments["value"].clone()),
@@ -51,7 +52,7 @@ async fn offer(client: &Client, session: &SessionId) -> ToolHost {
             }
         }
     };
-    ToolHost::offer(client, session, &["echo", "large", "never"], answer).await.unwrap()
+    TestToolHost::offer(client, session, &["echo", "large", "never"], answer).await.unwrap()
 }
 
 fn broke_the_protocol(turn: &Turn) -> bool {

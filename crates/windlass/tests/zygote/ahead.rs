@@ -102,7 +102,7 @@ fn worker_of(session: &Session) -> u32 {
     let is_worker = |pid: &u32| {
         processes::arguments(*pid).iter().any(|argument| argument.contains("windlass_worker"))
     };
-    let below = processes::below(session.keeper_pid.unwrap());
+    let below = processes::descendants(session.keeper_pid.unwrap());
     below.into_iter().rfind(is_worker).expect("a worker below its keeper")
 }
 
@@ -152,7 +152,7 @@ async fn a_pooled_worker_is_confined_like_one_that_is_forked_for_its_session() {
 async fn a_stopped_keeper_goes_with_the_session_that_claims_it() {
     let node = node("pool").await;
     let client = node.client().await.unwrap();
-    let waiting = processes::waiting(node.pid());
+    let waiting = processes::pooled_keepers(node.pid());
     assert_eq!(waiting.len(), 2);
     waiting.iter().for_each(|pid| processes::stop(*pid));
     for id in [

@@ -260,7 +260,7 @@ async fn zygotes_and_those_who_wait_end_with_their_node() {
     for hard in [true, false] {
         let mut node = node("pool").await;
         let zygote = zygote_pid(&node).await;
-        let all = processes::below(node.pid());
+        let all = processes::descendants(node.pid());
         assert!(all.contains(&zygote) && all.len() >= 6, "{all:?}");
         if hard {
             node.kill9();
