@@ -1,4 +1,4 @@
-//! `windlass servers` and `windlass tools`, as a person sees them.
+//! `windlass servers` and `windlass tools`, as a user sees them.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use windlass_testkit::{TestNode, mcp_server};
 
 use crate::Place;
 
-/// What the command says, and whether it ended well.
+/// The output of the command, and whether it succeeded.
 fn say(node: &TestNode, args: &[&str]) -> (String, bool) {
     let output = Command::new(node.program())
         .args(args)

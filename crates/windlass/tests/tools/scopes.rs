@@ -1,4 +1,4 @@
-//! Whose tools code finds, in real sessions.
+//! Which host's tools code finds, in real sessions.
 
 use serde_json::json;
 use windlass_client::Client;
@@ -11,7 +11,7 @@ use windlass_testkit::{
 
 use crate::{start, start_session};
 
-/// A tool that says who it is.
+/// A tool that returns its name.
 fn saying(name: &'static str) -> impl Fn(TestToolCall) -> std::future::Ready<ToolAnswer> {
     move |_call| std::future::ready(Ok(json!(name)))
 }
@@ -45,7 +45,7 @@ async fn the_newest_host_of_a_session_answers_and_the_former_again_when_it_goes(
     let (_node, client, session) = start_session().await;
     let former = TestToolHost::offer(&client, &session, &["who"], saying("former")).await.unwrap();
     let newest = TestToolHost::offer(&client, &session, &["who"], saying("newest")).await.unwrap();
-    // A call that is on its way to a host while that goes is told so.
+    // A call in flight to a host that disconnects fails with an error.
     let code = "try: print(tools.who())\nexcept tools.ToolHostGone: print('gone')";
     let ask = async || run_ok(&client, &session, code).await;
     assert_eq!(ask().await, "newest\n");
@@ -53,14 +53,14 @@ async fn the_newest_host_of_a_session_answers_and_the_former_again_when_it_goes(
     drop(former);
 }
 
-/// Lets the newest go, and asks until that is known.
+/// Disconnects the newest host, and calls until that is known.
 async fn former_answers(newest: TestToolHost, ask: impl AsyncFn() -> String) {
     drop(newest);
     while ask().await != "former\n" {}
 }
 
 #[tokio::test]
-async fn code_finds_out_what_there_is() {
+async fn code_can_list_the_tools() {
     let (_node, client, session) = start_session().await;
     let names = ["files.read", "files.write", "weather"];
     let host = TestToolHost::offer(&client, &session, &names, saying("x")).await.unwrap();

@@ -1,5 +1,5 @@
-//! What becomes of open calls when the node is killed: each runs at most once, the code is told, and
-//! the session goes on.
+//! What happens to open calls when the node is killed: each runs at most once, the code gets an error, and
+//! the session continues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ async fn a_node_killed_with_calls_open_fails_them_and_none_runs_twice() {
         node.kill9();
         drop(host);
         node.restart().await.unwrap();
-        // A host that is there at once gets nothing of what the former was asked.
+        // A host that attaches at once receives no call of the former host.
         let next = TestToolHost::offer(&client, &session, &["hold"], hold).await.unwrap();
         let ended = turn_ended(&client, &session, &pending.id, PATIENCE).await.unwrap();
         assert_eq!(ended.outcome, Some(Outcome::Ok), "{ended:?}");
