@@ -142,8 +142,8 @@ pub fn arguments(pid: u32) -> Vec<String> {
     whole.split(|byte| *byte == 0).map(|one| String::from_utf8_lossy(one).into_owned()).collect()
 }
 
-/// The pid of `pid` as the process `seer` sees it. `None` unless both are in the same pid namespace or `pid` is
-/// in a child namespace.
+/// The pid of `pid` as the process `seer` sees it. `None` unless both are in the same pid namespace or `pid`
+/// is in a child namespace.
 pub fn number_seen_by(seer: u32, pid: u32) -> Option<u32> {
     let (seers, numbers) = (namespace_numbers(seer), namespace_numbers(pid));
     let depth = seers.len().checked_sub(1)?;

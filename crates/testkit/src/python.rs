@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::ensure;
 
-/// A real CPython: `WINDLASS_TEST_PYTHON`, or the system's. Never a Python from PATH, which may be a shim that
-/// starts another one.
+/// A real CPython: `WINDLASS_TEST_PYTHON`, or the system's. Never a Python from PATH, which may be a shim
+/// that starts another one.
 pub fn python() -> PathBuf {
     std::env::var_os("WINDLASS_TEST_PYTHON")
         .map_or_else(|| PathBuf::from("/usr/bin/python3"), PathBuf::from)

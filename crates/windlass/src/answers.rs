@@ -80,9 +80,9 @@ impl AnswerReader {
         }
     }
 
-    /// Returns when a read would not block. A thread waits but never reads. When the caller cancels this wait,
-    /// the pipe closes and the thread ends. The descriptor stays in blocking mode, because it is shared with
-    /// the parent process.
+    /// Returns when a read would not block. A thread waits but never reads. When the caller cancels this
+    /// wait, the pipe closes and the thread ends. The descriptor stays in blocking mode, because it is shared
+    /// with the parent process.
     async fn readable(&self) -> io::Result<()> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&now))? > 0 {

@@ -27,8 +27,8 @@ Examples:
   windlass install                     list the agents on this machine to install Windlass in
 
 A command that needs the node starts it. The node keeps its files in WINDLASS_RUNTIME_DIR and
-WINDLASS_STATE_DIR; the defaults are $XDG_RUNTIME_DIR/windlass and $XDG_STATE_HOME/windlass. To use a
-node over TCP, set WINDLASS_URL (for example http://127.0.0.1:8040) and WINDLASS_TOKEN.";
+WINDLASS_STATE_DIR; the defaults are $XDG_RUNTIME_DIR/windlass and $XDG_STATE_HOME/windlass.
+To use a node over TCP, set WINDLASS_URL (for example http://127.0.0.1:8040) and WINDLASS_TOKEN.";
 
 #[derive(Debug, Parser)]
 #[command(name = "windlass", version, about = ABOUT, after_help = AFTER_HELP)]

@@ -106,8 +106,8 @@ async fn contract_74_nothing_of_the_forks_of_a_closed_session_stays() {
 
     close(&client, &second.id).await;
     assert!(!Path::new(&second.workspace).exists(), "a closed twin's copy goes at once");
-    // A twin of `first` is alive and reads the copy of `first`, so the copy stays. The files of the original are
-    // not touched.
+    // A twin of `first` is alive and reads the copy of `first`, so the copy stays. The files of the original
+    // are not touched.
     close(&client, &first.id).await;
     assert!(Path::new(&first.workspace).exists());
     run_ok(&client, &inner.id, "assert open('data').read() == 'mine'; import late").await;

@@ -1,5 +1,5 @@
-//! The table of attacks for `docs/security.md`: the contract line of each attack, what it tries, and the levels
-//! that claim to refuse it.
+//! The table of attacks for `docs/security.md`: the contract line of each attack, what it tries, and the
+//! levels that claim to refuse it.
 
 use std::fmt::Write;
 

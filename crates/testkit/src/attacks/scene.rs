@@ -286,8 +286,8 @@ impl<'a> AttackScene<'a> {
             let _ = fs::remove_file(place.join("late.sock"));
         }
         if self.level != Isolation::Landlock && wanted.workspace != self.stage.home {
-            // At level landlock sessions cannot create sockets, so a socket in the workspace is no target; and
-            // hiding it would make the workspace unusable.
+            // At level landlock sessions cannot create sockets, so a socket in the workspace is no target;
+            // and hiding it would make the workspace unusable.
             for name in early_sockets(wanted.kind) {
                 self.stage.host.listen(&wanted.workspace.join(name))?;
             }

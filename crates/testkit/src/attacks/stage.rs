@@ -39,8 +39,8 @@ const DECOY: &str = "decoy.seg";
 const PYTHON_COMMON: &str = include_str!("../../attacks/common/attack.py");
 const C_COMMON: &str = include_str!("../../attacks/common/attack.h");
 
-/// Parent directories for the stage, best first. Not `/tmp` or, if possible, `/var/tmp`: they are private in a
-/// session, and the policy must hide the secrets, not the private directory.
+/// Parent directories for the stage, best first. Not `/tmp` or, if possible, `/var/tmp`: they are private in
+/// a session, and the policy must hide the secrets, not the private directory.
 const PLACES: [&str; 2] = ["/srv", "/var/tmp"];
 const PLACE_VARIABLE: &str = "WINDLASS_TEST_PLACE";
 

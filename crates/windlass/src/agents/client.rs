@@ -139,8 +139,8 @@ impl AgentClient {
         }
     }
 
-    /// The Windlass entry that replaces an existing one. Further arguments that the user added stay. Keys that
-    /// only a new entry gets are not set again, because the user may have removed them.
+    /// The Windlass entry that replaces an existing one. Further arguments that the user added stay. Keys
+    /// that only a new entry gets are not set again, because the user may have removed them.
     pub fn entry_over(self, command: &str, existing: &Value) -> Map<String, Value> {
         let mut entry = self.entry(command);
         for key in USER_KEYS {

@@ -50,8 +50,8 @@ impl ConfigPaths {
         })
     }
 
-    /// The files that the client reads. If none exists, the first one is created. If several exist, later ones
-    /// override earlier ones.
+    /// The files that the client reads. If none exists, the first one is created. If several exist, later
+    /// ones override earlier ones.
     pub fn files(&self, client: AgentClient, scope: ConfigScope) -> Vec<PathBuf> {
         match scope {
             ConfigScope::User => self.user_files(client),

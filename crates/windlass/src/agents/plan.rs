@@ -140,8 +140,8 @@ pub fn absent(paths: &ConfigPaths, client: AgentClient, scope: ConfigScope) -> C
 }
 
 /// The action and the text without the Windlass entry. If the text equals the backup plus the entry, nothing
-/// else changed since the installation, and the text becomes the backup byte for byte. The text alone does not
-/// show whether Windlass created an empty list of servers.
+/// else changed since the installation, and the text becomes the backup byte for byte. The text alone does
+/// not show whether Windlass created an empty list of servers.
 fn removal(
     facts: &ClientFacts,
     before: &str,

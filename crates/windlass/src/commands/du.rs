@@ -10,8 +10,8 @@ use crate::{duration, exit, node_access, size};
 
 /// Show the disk usage of the node
 ///
-/// Counts allocated blocks, as du does. A file with several hard links counts once. A workspace directory that
-/// a client chose is not counted. Exits with 3 if no node is running.
+/// Counts allocated blocks, as du does. A file with several hard links counts once. A workspace directory
+/// that a client chose is not counted. Exits with 3 if no node is running.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

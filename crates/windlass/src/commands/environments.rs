@@ -12,8 +12,8 @@ use crate::{duration, exit, node_access};
 ///
 /// By default these are the usual interpreters on PATH, with their standard libraries preloaded. The file
 /// ~/.config/windlass/environments.json, or the file that WINDLASS_ENVIRONMENTS names, can list other
-/// interpreters and modules to preload; docs/environments.md describes it. Exits with 3 if no node is running,
-/// and with 1 if the file is invalid.
+/// interpreters and modules to preload; docs/environments.md describes it. Exits with 3 if no node is
+/// running, and with 1 if the file is invalid.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print JSON; null if no node is running

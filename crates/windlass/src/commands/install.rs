@@ -19,9 +19,9 @@ use crate::terminal::{Terminal, table};
 /// Install Windlass in agents: Claude Code, Codex, Cursor and others
 ///
 /// Adds an MCP server named windlass to the client's configuration. The server runs `windlass mcp`. Comments,
-/// order and other servers stay unchanged. An existing entry is updated and keeps the keys that you added. The
-/// previous file is kept beside it with the suffix .windlass-backup. Without CLIENT, lists the clients found on
-/// this machine.
+/// order and other servers stay unchanged. An existing entry is updated and keeps the keys that you added.
+/// The previous file is kept beside it with the suffix .windlass-backup. Without CLIENT, lists the clients
+/// found on this machine.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -13,9 +13,9 @@ const SHOWN_MAX: usize = 50;
 
 /// Remove ended sessions, and directories that no session needs
 ///
-/// Deletes the journal of an ended session, and its workspace if the node created it. The output and the files
-/// of that session can then no longer be read. Live sessions and directories that a client chose are never
-/// touched. Exits with 3 if no node is running, and with 1 if something could not be removed.
+/// Deletes the journal of an ended session, and its workspace if the node created it. The output and the
+/// files of that session can then no longer be read. Live sessions and directories that a client chose are
+/// never touched. Exits with 3 if no node is running, and with 1 if something could not be removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

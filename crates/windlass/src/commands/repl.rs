@@ -37,8 +37,8 @@ const EXIT_WORDS: [&str; 4] = ["exit", "quit", "exit()", "quit()"];
 Input continues on the next line while a bracket, a quote or an indented block is open. Ctrl-C
 interrupts the running code; Ctrl-D exits. Images are saved to files, and the paths are printed.
 
-When the command ends (Ctrl-D, a closed terminal, SIGTERM), the session that it created ends too. With
---keep the session stays.
+When the command ends (Ctrl-D, a closed terminal, SIGTERM), the session that it created ends too.
+With --keep the session stays.
 
 Examples:
   windlass repl                      a new session in the current directory

@@ -27,15 +27,16 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Run a file of code and show its output
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The code runs in a new, confined session in the current directory; `windlass policy explain` explains the
-confinement. If the current directory is a home or holds programs, the node creates a separate directory
-for the session. Ctrl-C interrupts the code. A second Ctrl-C detaches and leaves the code running.
+The code runs in a new, confined session in the current directory; `windlass policy explain`
+describes the confinement. If the current directory is a home or holds programs, the node creates
+a separate directory for the session. Ctrl-C interrupts the code. A second Ctrl-C detaches and
+leaves the code running.
 
-If anything else ends the command (SIGTERM, a closed terminal, a closed pipe), its session ends too. With
---keep the session stays.
+If anything else ends the command (SIGTERM, a closed terminal, a closed pipe), its session ends
+too. With --keep the session stays.
 
-Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost; 129, 143 and 141 when a closed
-terminal, SIGTERM or a closed pipe ended the command.
+Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost; 129, 143 and 141 when a
+closed terminal, SIGTERM or a closed pipe ended the command.
 
 Examples:
   windlass run job.py --deadline 5m

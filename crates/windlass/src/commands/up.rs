@@ -12,8 +12,8 @@ use crate::{duration, node_access};
 
 /// Start the node if it is not running
 ///
-/// Commands that need the node start it themselves. Use this command in scripts that need the node earlier, or
-/// to make the node listen on TCP.
+/// Commands that need the node start it themselves. Use this command in scripts that need the node earlier,
+/// or to make the node listen on TCP.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
