@@ -1,4 +1,4 @@
-//! `windlass keeper HOLD`: holds one session's processes. Started by the node, with a listening
+//! `windlass keeper HOLD`: supervises the processes of one session. The node starts it with a listening
 //! socket as standard input; it needs no argument parser, runtime or terminal.
 
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ pub fn run() -> ExitCode {
     match Wanted::parse(&wanted) {
         Some(wanted) => windlass_keeper::run(wanted),
         None => {
-            eprintln!("error: a keeper holds by auto, pid-namespace or subreaper, not {wanted}");
+            eprintln!("error: HOLD is {wanted}, but must be auto, pid-namespace or subreaper");
             ExitCode::FAILURE
         }
     }
