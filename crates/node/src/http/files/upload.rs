@@ -14,7 +14,7 @@ use super::super::App;
 use super::super::reply::{Answer, bad_request, internal};
 use super::on_pool;
 use crate::failure::Failure;
-use windlass_files::{FileError, Intake};
+use windlass_files::{FileError, BodySink};
 
 /// Bytes written at once.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -35,7 +35,7 @@ const DISCARD_BYTES_MAX: usize = 256 * 1024 * 1024;
 const DISCARD_WAIT: Duration = Duration::from_secs(60);
 
 /// Takes a request's body in, and does what is to be done with it when all of it is there.
-pub(super) async fn receive<I: Intake, T: Send + 'static>(
+pub(super) async fn receive<I: BodySink, T: Send + 'static>(
     app: &App,
     request: Request,
     begin: Answer<impl FnOnce() -> Result<I, FileError> + Send + 'static>,
@@ -44,11 +44,11 @@ pub(super) async fn receive<I: Intake, T: Send + 'static>(
     let awaits_word = request.headers().contains_key(header::EXPECT);
     let mut incoming = Incoming { body: request.into_body(), begun: false };
     let taken = match begin {
-        Ok(begin) => incoming.take_in(app, begin).await,
+        Ok(begin) => incoming.write_into(app, begin).await,
         Err(refusal) => Err(refusal),
     };
     match taken {
-        Ok(intake) => on_pool(move || finish(intake)).await,
+        Ok(sink) => on_pool(move || finish(sink)).await,
         Err(refusal) => {
             // Who waits to be told to go on has sent nothing yet, and will not.
             if incoming.begun || !awaits_word {
@@ -65,7 +65,7 @@ struct Incoming {
 }
 
 impl Incoming {
-    async fn take_in<I: Intake>(
+    async fn write_into<I: BodySink>(
         &mut self,
         app: &App,
         begin: impl FnOnce() -> Result<I, FileError> + Send + 'static,
@@ -77,17 +77,17 @@ impl Incoming {
             return Err(Failure::new(ErrorCode::Overloaded, message).into());
         };
         let _turn = turn.map_err(internal)?;
-        let mut intake = on_pool(begin).await?;
+        let mut sink = on_pool(begin).await?;
         loop {
             let piece = self.piece(app).await?;
             if piece.is_empty() {
-                return Ok(intake);
+                return Ok(sink);
             }
             // If nobody waits for it any more it is dropped there, and what was staged with it.
-            intake = on_pool(move || match intake.take(&piece) {
-                Ok(()) => Ok(intake),
+            sink = on_pool(move || match sink.take(&piece) {
+                Ok(()) => Ok(sink),
                 Err(error) => {
-                    intake.give_up();
+                    sink.discard();
                     Err(error)
                 }
             })

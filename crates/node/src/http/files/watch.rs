@@ -18,11 +18,11 @@ use windlass_protocol::api::{ApiError, FileEvent, WatchQuery};
 use super::super::App;
 use super::super::reply::Answer;
 use super::super::sessions::live;
-use super::{on_pool, place};
+use super::{on_pool, access};
 use crate::bounds::BudgetShare;
 use crate::failure::Failure;
 use crate::session::idle::PresentClient;
-use windlass_files::{FileError, FilePath, Heard, Watch, Workspace};
+use windlass_files::{FileError, FilePath, WatchUpdate, WorkspaceWatch, Workspace};
 
 /// How often a quiet stream says that it is there. A client that is gone is found out by it.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -41,11 +41,11 @@ pub(crate) async fn watch(app: App, session: String, query: WatchQuery) -> Answe
     let permit = app.files.watches.clone().try_acquire_owned();
     let permit = permit.map_err(|_| Failure::from(FileError::TooManyWatches))?;
     let connection = app.serving.bounds.long_connections.claim(1)?;
-    let place = place(&app, handle.info());
+    let access = access(&app, handle.info());
     let files = app.clone();
     let (watch, first) = on_pool(move || {
         let path = FilePath::directory(&query.path)?;
-        Watch::begin(Workspace::open(&place, &files.files)?, path)
+        WorkspaceWatch::begin(Workspace::open(&access, &files.files)?, path)
     })
     .await?;
     let source = watch.source();
@@ -71,7 +71,7 @@ pub(crate) async fn watch(app: App, session: String, query: WatchQuery) -> Answe
 struct Following {
     app: App,
     /// Away while it is on the pool; gone when there is nothing more to watch.
-    watch: Option<Watch>,
+    watch: Option<WorkspaceWatch>,
     source: Arc<pipe::Receiver>,
     _client: PresentClient,
     /// Goes when the session does.
@@ -109,14 +109,14 @@ impl Following {
                 Err(_) => return None,
             }
             let mut watch = self.watch.take()?;
-            let hearing = tokio::task::spawn_blocking(move || (watch.hear(&batch), watch));
-            let (heard, watch) = hearing.await.ok()?;
-            let events = match heard {
-                Heard::Events(events) => {
+            let reading = tokio::task::spawn_blocking(move || (watch.read_events(&batch), watch));
+            let (update, watch) = reading.await.ok()?;
+            let events = match update {
+                WatchUpdate::Events(events) => {
                     self.watch = Some(watch);
                     events
                 }
-                Heard::Gone(events) => events,
+                WatchUpdate::Gone(events) => events,
             };
             if !events.is_empty() {
                 return Some(sse(&events));
