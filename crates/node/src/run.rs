@@ -103,7 +103,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     leave_sessions(&context, sessions).await;
     remove_cgroups(&context).await;
     // Those who do not take their end in are cut off.
-    let _ = tokio::time::timeout(PART_FROM_HOSTS, context.tools.part()).await;
+    let _ = tokio::time::timeout(PART_FROM_HOSTS, context.tools.detach_all()).await;
     Ok(())
 }
 

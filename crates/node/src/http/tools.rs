@@ -37,9 +37,9 @@ use crate::failure::Failure;
 use crate::session::Request;
 use crate::session::calls::ResultPart;
 use crate::session::idle::PresentClient;
-use windlass_tools::host::{Ending, Sent};
-use windlass_tools::hub::Prepared;
-use windlass_tools::{Host, Scope};
+use windlass_tools::host::{DetachReason, OutboundMessage};
+use windlass_tools::hub::CheckedDeclaration;
+use windlass_tools::{AttachedHost, HostScope};
 
 /// The largest message: one frame, its first length word included.
 const MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX + 4;
@@ -83,8 +83,8 @@ pub(super) async fn attach(
     }
     let scope = scope(&app, query)?;
     let session = match &scope {
-        Scope::Session(id) => app.sessions.find(id),
-        Scope::Owner(_) | Scope::Shared | Scope::Everyone => None,
+        HostScope::Session(id) => app.sessions.find(id),
+        HostScope::Owner(_) | HostScope::Shared | HostScope::Everyone => None,
     };
     let client = session.map(|handle| handle.clients.enter());
     let connection = app.serving.bounds.long_connections.claim(1)?;
@@ -101,21 +101,21 @@ pub(super) async fn attach(
         .on_upgrade(move |socket| async move { attachment.converse(socket).await }))
 }
 
-fn scope(app: &App, query: HostQuery) -> Answer<Scope> {
+fn scope(app: &App, query: HostQuery) -> Answer<HostScope> {
     match (query.session, query.owner, query.shared) {
         (Some(session), None, None) => {
             let id = session_id(session)?;
             if app.sessions.find(&id).is_none() {
                 return Err(not_live(app, &id));
             }
-            Ok(Scope::Session(id))
+            Ok(HostScope::Session(id))
         }
         (None, Some(owner), None) => {
             let owner = Owner::parse(owner).map_err(|error| bad_request(error.to_string()))?;
-            Ok(Scope::Owner(owner))
+            Ok(HostScope::Owner(owner))
         }
-        (None, None, Some(ServerSessions::ByPolicy)) => Ok(Scope::Shared),
-        (None, None, Some(ServerSessions::All)) => Ok(Scope::Everyone),
+        (None, None, Some(ServerSessions::ByPolicy)) => Ok(HostScope::Shared),
+        (None, None, Some(ServerSessions::All)) => Ok(HostScope::Everyone),
         _ => Err(bad_request("a tool host is attached to a session, an owner or all, and to one")),
     }
 }
@@ -123,7 +123,7 @@ fn scope(app: &App, query: HostQuery) -> Answer<Scope> {
 /// One host's place in the node. However its connection ends, whoever called it is told.
 struct Attachment {
     app: App,
-    host: Arc<Host>,
+    host: Arc<AttachedHost>,
     /// A session's own host is a client of it.
     _client: Option<PresentClient>,
     _connection: BudgetShare,
@@ -170,7 +170,7 @@ impl Attachment {
     }
 
     /// Writes what waits for the host, until it is let go of or cannot be reached: then none.
-    async fn write(&self, sink: &mut SplitSink<WebSocket, Message>) -> Option<Ending> {
+    async fn write(&self, sink: &mut SplitSink<WebSocket, Message>) -> Option<DetachReason> {
         loop {
             let mut next = match self.host.next().await {
                 Ok(sent) => Some(sent),
@@ -182,7 +182,7 @@ impl Attachment {
                     Err(error) => {
                         // Its callers are told when it is gone.
                         tracing::error!(host = ?self.host.id(), %error, "a tool host cannot be told");
-                        return Some(Ending::Unspeakable);
+                        return Some(DetachReason::Unencodable);
                     }
                 };
                 sink.feed(message).await.ok()?;
@@ -198,11 +198,11 @@ impl Attachment {
         while let Some(message) = stream.next().await {
             let heard = match message {
                 Ok(Message::Binary(bytes)) => self.hear(bytes, &mut declaring).await,
-                Ok(Message::Text(_)) => Err(Ending::NotBinary),
+                Ok(Message::Text(_)) => Err(DetachReason::NotBinary),
                 // Pings are answered below, and the end is next.
                 Ok(Message::Ping(_) | Message::Pong(_) | Message::Close(_)) => Ok(()),
                 // Where the connection broke instead, nobody will read why it ends.
-                Err(_) => Err(Ending::NotAFrame),
+                Err(_) => Err(DetachReason::NotAFrame),
             };
             if let Err(ending) = heard {
                 return self.host.end(ending);
@@ -210,8 +210,8 @@ impl Attachment {
         }
     }
 
-    async fn hear(&self, bytes: Bytes, declaring: &mut Declaring) -> Result<(), Ending> {
-        let frame = frame::decode(bytes).map_err(|_| Ending::NotAFrame)?;
+    async fn hear(&self, bytes: Bytes, declaring: &mut Declaring) -> Result<(), DetachReason> {
+        let frame = frame::decode(bytes).map_err(|_| DetachReason::NotAFrame)?;
         match serde_json::from_slice(&frame.header) {
             Ok(FromHost::ToolResult { session, turn, call, ok, more }) => {
                 let host = self.host.id();
@@ -296,15 +296,15 @@ impl Declaring {
     }
 }
 
-fn prepare(json: &[u8]) -> Result<Prepared, Failure> {
+fn prepare(json: &[u8]) -> Result<CheckedDeclaration, Failure> {
     let declaration: Declaration = serde_json::from_slice(json).map_err(|error| {
         let message = format!("the declaration is not what is asked for: {error}");
         Failure::new(ErrorCode::BadRequest, message)
     })?;
-    Ok(Prepared::new(declaration)?)
+    Ok(CheckedDeclaration::new(declaration)?)
 }
 
-fn binary(sent: &Sent) -> Result<Message, EncodeError> {
+fn binary(sent: &OutboundMessage) -> Result<Message, EncodeError> {
     let mut message = Vec::with_capacity(sent.body.len() + HEAD_BYTES);
     frame::encode(&mut message, &sent.message, &sent.body)?;
     Ok(Message::Binary(message.into()))
@@ -313,16 +313,16 @@ fn binary(sent: &Sent) -> Result<Message, EncodeError> {
 /// The usual head of a frame, with room.
 const HEAD_BYTES: usize = 256;
 
-fn close(ending: Ending, node_stops: bool) -> CloseFrame {
+fn close(ending: DetachReason, node_stops: bool) -> CloseFrame {
     let (code, reason) = match ending {
-        Ending::NodeStops => (close_code::AWAY, "the node stops"),
+        DetachReason::NodeStops => (close_code::AWAY, "the node stops"),
         // The next node has it.
-        Ending::SessionOver if node_stops => (close_code::AWAY, "the node stops"),
-        Ending::SessionOver => (close_code::NORMAL, "the session is over"),
-        Ending::TooSlow => (close_code::AGAIN, "the host does not read what it is sent"),
-        Ending::NotAFrame => (close_code::PROTOCOL, "a message is one whole frame"),
-        Ending::NotBinary => (close_code::UNSUPPORTED, "messages are binary"),
-        Ending::Unspeakable => (close_code::ERROR, "a message for the host fits no frame"),
+        DetachReason::SessionOver if node_stops => (close_code::AWAY, "the node stops"),
+        DetachReason::SessionOver => (close_code::NORMAL, "the session is over"),
+        DetachReason::TooSlow => (close_code::AGAIN, "the host does not read what it is sent"),
+        DetachReason::NotAFrame => (close_code::PROTOCOL, "a message is one whole frame"),
+        DetachReason::NotBinary => (close_code::UNSUPPORTED, "messages are binary"),
+        DetachReason::Unencodable => (close_code::ERROR, "a message for the host fits no frame"),
     };
     CloseFrame { code, reason: reason.into() }
 }
