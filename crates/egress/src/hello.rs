@@ -9,7 +9,9 @@ pub enum ClientProtocol {
     /// More bytes are needed to decide.
     Undecided(Candidate),
     /// A TLS hello, with the server name that it requests.
-    Tls { name: Option<String> },
+    Tls {
+        name: Option<String>,
+    },
     /// A TLS hello that is malformed, or that two implementations could read in two ways.
     BrokenTls,
     /// An HTTP/1 request line.
@@ -53,7 +55,11 @@ fn detect_tls(bytes: &[u8]) -> ClientProtocol {
     loop {
         let &[kind, major, _, high, low, ref payload @ ..] = rest else {
             let torn = rest.first().is_some_and(|kind| *kind != HANDSHAKE);
-            return if torn { ClientProtocol::BrokenTls } else { ClientProtocol::Undecided(Candidate::Tls) };
+            return if torn {
+                ClientProtocol::BrokenTls
+            } else {
+                ClientProtocol::Undecided(Candidate::Tls)
+            };
         };
         let length = usize::from(u16::from_be_bytes([high, low]));
         if kind != HANDSHAKE || major != TLS_MAJOR || length == 0 || length > RECORD_BYTES_MAX {
@@ -69,7 +75,8 @@ fn detect_tls(bytes: &[u8]) -> ClientProtocol {
         if let [_, a, b, c, body @ ..] = &message[..] {
             let wanted = u32::from_be_bytes([0, *a, *b, *c]) as usize;
             if let Some(body) = body.get(..wanted) {
-                return server_name(body).map_or(ClientProtocol::BrokenTls, |name| ClientProtocol::Tls { name });
+                return server_name(body)
+                    .map_or(ClientProtocol::BrokenTls, |name| ClientProtocol::Tls { name });
             }
         }
         rest = after;
@@ -241,7 +248,11 @@ mod tests {
     fn a_hello_that_is_cut_anywhere_is_undecided_and_never_another_name() {
         let whole = hello("a.org");
         for cut in 1..whole.len() {
-            assert_eq!(detect(&whole[..cut]), ClientProtocol::Undecided(Candidate::Tls), "cut at {cut}");
+            assert_eq!(
+                detect(&whole[..cut]),
+                ClientProtocol::Undecided(Candidate::Tls),
+                "cut at {cut}"
+            );
         }
     }
 

@@ -167,7 +167,8 @@ impl Ledger {
             } else {
                 let reason =
                     format!("other hosts, counted together after {DECISION_KEYS_MAX} decisions");
-                key = DecisionKey { host: NO_HOST.to_owned(), port: 0, allowed: key.allowed, reason };
+                key =
+                    DecisionKey { host: NO_HOST.to_owned(), port: 0, allowed: key.allowed, reason };
             }
         }
         let first = (!counts.entries.contains_key(&key)).then(|| key.clone());

@@ -33,7 +33,7 @@ use windlass_protocol::SessionId;
 pub use environment::proxy_environment;
 pub use ledger::{Decision, Ledger, SessionOwner};
 use proxy::ProxyTimeouts;
-use reach::{SessionEgress, Resolver};
+use reach::{Resolver, SessionEgress};
 
 /// Finds the ledger of a session. `None` when the session has no egress or does not exist.
 pub type FindLedger = Arc<dyn Fn(&SessionId) -> Option<Arc<Ledger>> + Send + Sync>;

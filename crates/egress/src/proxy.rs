@@ -45,9 +45,15 @@ pub async fn serve(client: TcpStream, egress: Arc<SessionEgress>) {
     }
 }
 
-async fn converse(client: TcpStream, egress: &Arc<SessionEgress>, flow: Arc<Flow>) -> io::Result<()> {
+async fn converse(
+    client: TcpStream,
+    egress: &Arc<SessionEgress>,
+    flow: Arc<Flow>,
+) -> io::Result<()> {
     let mut first = [0];
-    let Ok(seen) = timeout(egress.timeouts.head, client.peek(&mut first)).await else { return Ok(()) };
+    let Ok(seen) = timeout(egress.timeouts.head, client.peek(&mut first)).await else {
+        return Ok(());
+    };
     if seen? == 0 {
         return Ok(());
     }

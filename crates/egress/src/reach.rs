@@ -110,7 +110,9 @@ impl SessionEgress {
         for address in reachable.take(ADDRESSES_MAX) {
             match timeout(ATTEMPT_TIME, TcpStream::connect((address, port))).await {
                 // The address is public, but it is this machine's. No byte has been sent.
-                Ok(Ok(stream)) if source == AddressSource::Dns && leads_to_this_machine(&stream) => {
+                Ok(Ok(stream))
+                    if source == AddressSource::Dns && leads_to_this_machine(&stream) =>
+                {
                     result = Err(RefusalReason::PrivateAddress.into());
                 }
                 Ok(Ok(stream)) => {

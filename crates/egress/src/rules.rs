@@ -38,7 +38,11 @@ pub struct Allowed<'r> {
 }
 
 /// Decides whether `host`, as the client spelled it, may be reached at `port`.
-pub fn decide<'r>(rules: &'r [HostRule], host: &str, port: u16) -> Result<Allowed<'r>, RefusalReason> {
+pub fn decide<'r>(
+    rules: &'r [HostRule],
+    host: &str,
+    port: u16,
+) -> Result<Allowed<'r>, RefusalReason> {
     let host = normal_host(host).ok_or(RefusalReason::NotAHost)?;
     let address = host.parse::<IpAddr>().is_ok();
     if !address && ends_in_a_number(&host) {

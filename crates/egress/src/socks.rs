@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::reach::{SessionEgress, NotReached, Upstream};
+use super::reach::{NotReached, SessionEgress, Upstream};
 
 /// The first byte of every SOCKS5 message.
 pub(super) const VERSION: u8 = 5;

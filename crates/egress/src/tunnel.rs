@@ -10,7 +10,7 @@ use tokio::io::{
 use tokio::time::Instant;
 
 use super::hello::{Candidate, ClientProtocol, detect};
-use super::reach::{SessionEgress, NotReached, AddressSource, Upstream};
+use super::reach::{AddressSource, NotReached, SessionEgress, Upstream};
 use super::rules::{RefusalReason, decide};
 use super::web;
 
@@ -27,7 +27,11 @@ pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Duplex for S {}
 
 /// Serves a tunnel until either end closes it.
-pub(super) async fn run(mut client: impl Duplex, mut upstream: Upstream, egress: &Arc<SessionEgress>) {
+pub(super) async fn run(
+    mut client: impl Duplex,
+    mut upstream: Upstream,
+    egress: &Arc<SessionEgress>,
+) {
     match open(&mut client, &mut upstream, egress).await {
         Ok(Opening::Bytes) => copy(client, upstream.stream).await,
         Ok(Opening::Http(held)) => web::serve_tunnel(client, held, upstream, egress).await,
@@ -113,7 +117,11 @@ async fn open(
 
 impl FirstBytes {
     /// What the bytes so far are; `None` when more bytes are needed to decide.
-    async fn judge(&mut self, upstream: &mut Upstream, egress: &SessionEgress) -> io::Result<Option<Opening>> {
+    async fn judge(
+        &mut self,
+        upstream: &mut Upstream,
+        egress: &SessionEgress,
+    ) -> io::Result<Option<Opening>> {
         let full = self.held.len() >= HELLO_BYTES_MAX;
         let refused = match detect(&self.held) {
             ClientProtocol::Undecided(Candidate::Tls) if full => RefusalReason::TlsHello,
@@ -130,9 +138,13 @@ impl FirstBytes {
                 return Ok(Some(Opening::Refused { host: name, why: RefusalReason::TlsName }));
             }
             ClientProtocol::BrokenTls => RefusalReason::TlsHello,
-            ClientProtocol::Http if self.forwarded > 0 || self.host_spoke => RefusalReason::RequestLine,
+            ClientProtocol::Http if self.forwarded > 0 || self.host_spoke => {
+                RefusalReason::RequestLine
+            }
             ClientProtocol::Http => return Ok(Some(Opening::Http(std::mem::take(&mut self.held)))),
-            ClientProtocol::PlainHttp2 if upstream.source == AddressSource::Dns => RefusalReason::PlainHttp2,
+            ClientProtocol::PlainHttp2 if upstream.source == AddressSource::Dns => {
+                RefusalReason::PlainHttp2
+            }
             ClientProtocol::Tls { .. } | ClientProtocol::PlainHttp2 | ClientProtocol::Other => {
                 self.forward(upstream).await?;
                 return Ok(Some(Opening::Bytes));

@@ -1,8 +1,8 @@
 //! HTTP/1: requests to the proxy (CONNECT, and requests with an absolute URI) and requests inside a
 //! tunnel. The host of each request is checked; the forwarded `Host` header names the checked host.
 
-mod responses;
 mod relay;
+mod responses;
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -20,11 +20,11 @@ use tokio::io::AsyncReadExt;
 use windlass_protocol::policy::normal_host;
 
 use super::proxy::ProxyTimeouts;
-use super::reach::{SessionEgress, NotReached, Upstream};
+use super::reach::{NotReached, SessionEgress, Upstream};
 use super::rules::RefusalReason;
 use super::tunnel::{self, Duplex, is_for};
-use responses::{ProxyResponse, bad_gateway, bad_request, not_reached, ok, refused};
 use relay::{Driver, Relay, Switch, strip};
+use responses::{ProxyResponse, bad_gateway, bad_request, not_reached, ok, refused};
 
 /// Maximum size of the head of a request or a response. A longer request gets status 431.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -66,15 +66,19 @@ pub(super) async fn serve_proxy(client: impl Duplex, egress: &Arc<SessionEgress>
     });
     // An error means that the client closed its connection or sent invalid HTTP; nobody needs to
     // hear of it.
-    let _ =
-        server(egress.timeouts).serve_connection(TokioIo::new(client), service).with_upgrades().await;
+    let _ = server(egress.timeouts)
+        .serve_connection(TokioIo::new(client), service)
+        .with_upgrades()
+        .await;
     match slot.take() {
         Some(PendingUpgrade::Tunnel { client, upstream }) => {
             if let Ok(client) = client.await {
                 tunnel::run(TokioIo::new(client), upstream, egress).await;
             }
         }
-        Some(PendingUpgrade::WebSocket { client, host, driver }) => join(client, host, driver).await,
+        Some(PendingUpgrade::WebSocket { client, host, driver }) => {
+            join(client, host, driver).await
+        }
         None => {}
     }
 }
@@ -85,13 +89,18 @@ fn server(timeouts: ProxyTimeouts) -> hyper::server::conn::http1::Builder {
     server
 }
 
-async fn answer_proxied(request: Request<Incoming>, egress: &SessionEgress, slot: &UpgradeSlot) -> ProxyResponse {
+async fn answer_proxied(
+    request: Request<Incoming>,
+    egress: &SessionEgress,
+    slot: &UpgradeSlot,
+) -> ProxyResponse {
     if request.method() == Method::CONNECT {
         return open_tunnel(request, egress, slot).await;
     }
     let authority =
         request.uri().authority().filter(|_| request.uri().scheme_str() == Some("http"));
-    let Some((host, port)) = authority.and_then(|authority| host_and_port(authority, Some(DEFAULT_PORT)))
+    let Some((host, port)) =
+        authority.and_then(|authority| host_and_port(authority, Some(DEFAULT_PORT)))
     else {
         return bad_request("send CONNECT host:port, or a request with an absolute http:// URI");
     };
@@ -106,8 +115,13 @@ async fn answer_proxied(request: Request<Incoming>, egress: &SessionEgress, slot
     }
 }
 
-async fn open_tunnel(request: Request<Incoming>, egress: &SessionEgress, slot: &UpgradeSlot) -> ProxyResponse {
-    let Some((host, port)) = request.uri().authority().and_then(|authority| host_and_port(authority, None))
+async fn open_tunnel(
+    request: Request<Incoming>,
+    egress: &SessionEgress,
+    slot: &UpgradeSlot,
+) -> ProxyResponse {
+    let Some((host, port)) =
+        request.uri().authority().and_then(|authority| host_and_port(authority, None))
     else {
         return bad_request("CONNECT needs host:port");
     };
@@ -138,7 +152,8 @@ pub(super) async fn serve_tunnel(
     });
     let (reader, writer) = tokio::io::split(client);
     let client = tokio::io::join(std::io::Cursor::new(held).chain(reader), writer);
-    let served = server(egress.timeouts).serve_connection(TokioIo::new(client), service).with_upgrades();
+    let served =
+        server(egress.timeouts).serve_connection(TokioIo::new(client), service).with_upgrades();
     let mut served = pin!(served);
     tokio::select! {
         // Requests first: a response that has arrived is forwarded before the close is handled.
@@ -213,7 +228,9 @@ fn requested_hosts(request: &Request<Incoming>) -> Option<Vec<String>> {
         return None;
     }
     let authorities = request.uri().authority().into_iter().chain(header.as_ref());
-    authorities.map(|authority| normal_host(&host_and_port(authority, Some(DEFAULT_PORT))?.0)).collect()
+    authorities
+        .map(|authority| normal_host(&host_and_port(authority, Some(DEFAULT_PORT))?.0))
+        .collect()
 }
 
 /// Forwards a request with the checked host as its `Host` header, and returns the host's response.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::precondition::{etag, same_content};
 use super::staging::{StagedFile, Staging};
-use super::{Precondition, FileError, FilePath, Workspace};
+use super::{FileError, FilePath, Precondition, Workspace};
 
 /// The mode bits that a new file takes over from the file it replaces.
 const MODE_KEPT: u32 = 0o777;
@@ -179,31 +179,34 @@ impl AppliedChanges<'_> {
     fn undo(self, staging: &Staging, error: FileError) -> FileError {
         let mut left = Vec::new();
         for step in self.steps.into_iter().rev() {
-            let undone =
-                match &step {
-                    UndoStep::Made(path) => in_parent(self.workspace, path, |dir, name| {
-                        unlinkat(dir, name, AtFlags::empty())
-                    }),
-                    UndoStep::Exchanged(path, kept) => in_parent(self.workspace, path, |dir, name| {
-                        match exchange(staging, kept, dir, name) {
-                            Err(Errno::INVAL) => renameat(staging.directory(), kept, dir, name),
-                            done => done,
-                        }
-                    }),
-                    UndoStep::Removed(path, kept) => in_parent(self.workspace, path, |dir, name| {
-                        rename_onto_nothing(staging, kept, dir, name)
-                    }),
-                    UndoStep::Final => Ok(()),
-                };
+            let undone = match &step {
+                UndoStep::Made(path) => in_parent(self.workspace, path, |dir, name| {
+                    unlinkat(dir, name, AtFlags::empty())
+                }),
+                UndoStep::Exchanged(path, kept) => in_parent(self.workspace, path, |dir, name| {
+                    match exchange(staging, kept, dir, name) {
+                        Err(Errno::INVAL) => renameat(staging.directory(), kept, dir, name),
+                        done => done,
+                    }
+                }),
+                UndoStep::Removed(path, kept) => in_parent(self.workspace, path, |dir, name| {
+                    rename_onto_nothing(staging, kept, dir, name)
+                }),
+                UndoStep::Final => Ok(()),
+            };
             if undone.is_err()
-                && let UndoStep::Made(path) | UndoStep::Exchanged(path, _) | UndoStep::Removed(path, _) = step
+                && let UndoStep::Made(path)
+                | UndoStep::Exchanged(path, _)
+                | UndoStep::Removed(path, _) = step
             {
                 left.push(path.as_str().to_owned());
             }
         }
         for path in self.made.iter().rev() {
             // Somebody else uses a directory that is not empty any more.
-            let _ = in_parent(self.workspace, path, |dir, name| unlinkat(dir, name, AtFlags::REMOVEDIR));
+            let _ = in_parent(self.workspace, path, |dir, name| {
+                unlinkat(dir, name, AtFlags::REMOVEDIR)
+            });
         }
         if left.is_empty() {
             return error;

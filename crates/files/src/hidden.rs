@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
 use windlass_protocol::policy::expand_home;
 
-use super::{FilePath, FileIdentity, WorkspaceAccess};
+use super::{FileIdentity, FilePath, WorkspaceAccess};
 
 /// Maximum number of parent directories that are checked. A deeper directory counts as hidden.
 const ABOVE_MAX: usize = 256;

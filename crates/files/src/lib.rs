@@ -8,11 +8,11 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod commit;
-mod precondition;
 mod error;
 mod hidden;
 mod list;
 mod path;
+mod precondition;
 mod put;
 mod remove;
 mod staging;
@@ -29,10 +29,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
-pub use precondition::Precondition;
 pub use error::FileError;
 pub use list::list;
 pub use path::FilePath;
+pub use precondition::Precondition;
 pub use put::Put;
 pub use remove::remove;
 pub use staging::is_staged;

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use windlass_protocol::api::FileWritten;
 
 use super::commit::{FileAction, StagedChange, commit};
-use super::staging::{Staging, StagedWriter};
-use super::{Precondition, FileError, FilePath, BodySink, Workspace};
+use super::staging::{StagedWriter, Staging};
+use super::{BodySink, FileError, FilePath, Precondition, Workspace};
 
 #[derive(Debug)]
 pub struct Put {

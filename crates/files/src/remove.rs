@@ -6,7 +6,7 @@ use windlass_protocol::api::FileDeleted;
 
 use super::commit::{FileAction, StagedChange, commit};
 use super::staging::Staging;
-use super::{Precondition, FileError, FilePath, Workspace};
+use super::{FileError, FilePath, Precondition, Workspace};
 
 pub fn remove(
     workspace: &Workspace,
@@ -27,7 +27,11 @@ pub fn remove(
     } else {
         // A conditional delete moves the file into the staging until the precondition is verified.
         let mut staging = Staging::beside(workspace, &path)?;
-        let done = commit(workspace, &mut staging, &[StagedChange { path, condition, action: FileAction::Delete }]);
+        let done = commit(
+            workspace,
+            &mut staging,
+            &[StagedChange { path, condition, action: FileAction::Delete }],
+        );
         staging.clear();
         done?;
     }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::workspace::beneath;
-use super::{FileError, FilePath, FileIdentity, Workspace};
+use super::{FileError, FileIdentity, FilePath, Workspace};
 
 /// The prefix of all staged names, in every workspace.
 const PREFIX: &str = ".windlass-";
@@ -75,9 +75,11 @@ impl Staging {
         mkdirat(&above, &name, Mode::from_raw_mode(0o700)).map_err(failed)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match beneath(&above, &name, flags, Mode::empty()) {
-            Ok(directory) => {
-                Ok(Self(Some(StagedNames { directory, names: Vec::new(), made_in: Some((above, name)) })))
-            }
+            Ok(directory) => Ok(Self(Some(StagedNames {
+                directory,
+                names: Vec::new(),
+                made_in: Some((above, name)),
+            }))),
             Err(cause) => {
                 let _ = unlinkat(&above, &name, AtFlags::REMOVEDIR);
                 Err(failed(cause))
@@ -124,7 +126,11 @@ impl Staging {
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = beneath(self.directory(), &staged.name, flags, Mode::empty())?;
-        if FileIdentity::of(&fstat(&file)?) == staged.identity { Ok(file) } else { Err(Errno::NOENT) }
+        if FileIdentity::of(&fstat(&file)?) == staged.identity {
+            Ok(file)
+        } else {
+            Err(Errno::NOENT)
+        }
     }
 
     /// Removes the remaining files immediately.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rustix::io::Errno;
 use windlass_protocol::ErrorCode;
 
-use super::{Precondition, FileError, FilePath, Files, BodySink, WorkspaceAccess, Put, Workspace};
+use super::{BodySink, FileError, FilePath, Files, Precondition, Put, Workspace, WorkspaceAccess};
 
 fn workspace(path: impl Into<PathBuf>) -> Workspace {
     let access = WorkspaceAccess {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use windlass_beneath::{DIRECTORY, Directory, Links, READ, is_of_kernel, open_beneath};
 
 use super::hidden::Hidden;
-use super::{Precondition, FileError, FilePath, Files, WorkspaceAccess, CommitLock, precondition};
+use super::{CommitLock, FileError, FilePath, Files, Precondition, WorkspaceAccess, precondition};
 
 /// Identifies a file independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

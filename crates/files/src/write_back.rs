@@ -11,8 +11,8 @@ use windlass_protocol::frame::{Decoder, Frame};
 
 use super::commit::{FileAction, StagedChange, commit};
 use super::put::write;
-use super::staging::{Staging, StagedWriter};
-use super::{Precondition, FileError, FilePath, BodySink, Workspace};
+use super::staging::{StagedWriter, Staging};
+use super::{BodySink, FileError, FilePath, Precondition, Workspace};
 
 /// Maximum size of all files of one write-back together.
 const BYTES_MAX: u64 = FILE_BYTES_MAX;
@@ -73,8 +73,9 @@ impl WriteBack {
     }
 
     fn change(&mut self, frame: &Frame) -> Result<(), FileError> {
-        let header = serde_json::from_slice(&frame.header)
-            .map_err(|error| bad(format!("a frame's header is not a valid file change: {error}")))?;
+        let header = serde_json::from_slice(&frame.header).map_err(|error| {
+            bad(format!("a frame's header is not a valid file change: {error}"))
+        })?;
         match header {
             FileChange::Put { path, if_match, if_none_match, more } => {
                 let path = FilePath::file(&path)?;
@@ -82,7 +83,9 @@ impl WriteBack {
                     Some(put) if put.path == path => put,
                     Some(put) => {
                         let unfinished = put.path.as_str();
-                        return Err(bad(format!("another change starts before {unfinished:?} ends")));
+                        return Err(bad(format!(
+                            "another change starts before {unfinished:?} ends"
+                        )));
                     }
                     None => {
                         self.admit(&path)?;
@@ -102,7 +105,11 @@ impl WriteBack {
                 let OpenPut { path, condition, writing } = put;
                 let failed = |cause| FileError::of(path.as_str(), cause);
                 let staged = self.staging.finish(writing).map_err(failed)?;
-                self.changes.push(StagedChange { path, condition, action: FileAction::Put(staged) });
+                self.changes.push(StagedChange {
+                    path,
+                    condition,
+                    action: FileAction::Put(staged),
+                });
             }
             FileChange::Delete { path, if_match } => {
                 if self.open.is_some() {

@@ -1,9 +1,9 @@
 //! The built-in tools, with which code discovers other tools: `windlass.describe`, `windlass.list`,
 //! `windlass.search`, and `search` unless a host offers a tool of that name. Pure.
 
-mod similar;
 mod search;
 mod signature;
+mod similar;
 #[cfg(test)]
 mod tests;
 
@@ -202,7 +202,8 @@ fn tool_summary(offer: &ToolOffer) -> ToolSummary<'_> {
 
 /// The first non-empty line.
 fn summary(description: &str) -> String {
-    let tool_summary = description.lines().map(str::trim).find(|tool_summary| !tool_summary.is_empty());
+    let tool_summary =
+        description.lines().map(str::trim).find(|tool_summary| !tool_summary.is_empty());
     tool_summary.unwrap_or_default().chars().take(SUMMARY_CHARS_MAX).collect()
 }
 

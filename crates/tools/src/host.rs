@@ -236,7 +236,7 @@ mod tests {
     use windlass_protocol::limits::CHUNK_BYTES_MAX;
 
     use super::*;
-    use crate::{Hub, HostScope};
+    use crate::{HostScope, Hub};
 
     fn host() -> std::sync::Arc<AttachedHost> {
         Hub::default().attach(HostScope::Shared).unwrap()

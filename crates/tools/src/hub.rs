@@ -18,7 +18,7 @@ use windlass_protocol::limits::{
 use windlass_protocol::policy::ToolRule;
 use windlass_protocol::{ErrorCode, Owner, SessionId};
 
-use super::host::{DetachReason, AttachedHost};
+use super::host::{AttachedHost, DetachReason};
 use crate::refused::HostRefused;
 
 /// Maximum number of attached hosts. One more is refused as `overloaded`.
@@ -118,12 +118,20 @@ impl Hub {
     }
 
     #[cfg(test)]
-    pub fn declare(&self, host: &AttachedHost, declaration: Declaration) -> Result<usize, HostRefused> {
+    pub fn declare(
+        &self,
+        host: &AttachedHost,
+        declaration: Declaration,
+    ) -> Result<usize, HostRefused> {
         self.install(host, CheckedDeclaration::new(declaration)?)
     }
 
     /// Replaces the tools that the host offers. Returns their number. On an error the former tools stay.
-    pub fn install(&self, host: &AttachedHost, prepared: CheckedDeclaration) -> Result<usize, HostRefused> {
+    pub fn install(
+        &self,
+        host: &AttachedHost,
+        prepared: CheckedDeclaration,
+    ) -> Result<usize, HostRefused> {
         let CheckedDeclaration { mut tools, bytes } = prepared;
         let count = tools.len();
         let mut table = self.lock();

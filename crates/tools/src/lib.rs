@@ -10,12 +10,12 @@
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+pub mod builtin;
 pub mod host;
 pub mod hub;
-pub mod builtin;
 mod refused;
 pub mod within;
 
 pub use host::AttachedHost;
-pub use hub::{Caller, HostId, Hub, HostScope};
+pub use hub::{Caller, HostId, HostScope, Hub};
 pub use refused::HostRefused;

@@ -84,9 +84,16 @@ async fn a_rule_that_names_this_machine_reaches_it_whatever_dns_says() {
 #[tokio::test]
 async fn an_unreachable_allowed_host_is_not_counted_as_refused() {
     let host = Host::new(Manner::Echo).await;
-    let world =
-        World::with(&["a.org", "b.org:1=127.0.0.1"], &host, crate::proxy::ProxyTimeouts::DEFAULT, &[]).await;
-    for (place, reason) in [("a.org:80", "cannot be resolved"), ("b.org:1", "refuses the connection")] {
+    let world = World::with(
+        &["a.org", "b.org:1=127.0.0.1"],
+        &host,
+        crate::proxy::ProxyTimeouts::DEFAULT,
+        &[],
+    )
+    .await;
+    for (place, reason) in
+        [("a.org:80", "cannot be resolved"), ("b.org:1", "refuses the connection")]
+    {
         let mut client = world.connect().await;
         client.say(format!("CONNECT {place} HTTP/1.1\r\n\r\n").as_bytes()).await;
         let answer = client.answer().await;

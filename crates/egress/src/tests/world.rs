@@ -12,7 +12,7 @@ use windlass_protocol::policy::{HostRule, HostRules};
 use crate::Decision;
 use crate::ledger::Ledger;
 use crate::proxy::{self, ProxyTimeouts};
-use crate::reach::{SessionEgress, Resolver};
+use crate::reach::{Resolver, SessionEgress};
 
 /// A test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -34,7 +34,12 @@ impl World {
         Self::with(rules, host, UNHURRIED, &["127.0.0.1"]).await
     }
 
-    pub async fn with(rules: &[&str], host: &Host, timeouts: ProxyTimeouts, answers: &[&str]) -> Self {
+    pub async fn with(
+        rules: &[&str],
+        host: &Host,
+        timeouts: ProxyTimeouts,
+        answers: &[&str],
+    ) -> Self {
         let port = host.address.port().to_string();
         let rules = rules.iter().map(|rule| HostRule::parse(&rule.replace("{}", &port)).unwrap());
         let (inbox, events) = mpsc::channel(1024);

@@ -1,5 +1,5 @@
-//! Files of a session's workspace at the HTTP door: list, read, put, delete, write back, watch. The
-//! acts themselves are in `crate::files`, and run on the pool; here is their HTTP.
+//! The HTTP side of file operations on a session's workspace: list, read, put, delete, write back, watch. The
+//! operations themselves are in `windlass_files` and run on the blocking pool.
 
 mod download;
 mod upload;
@@ -24,7 +24,7 @@ use super::reply::{Answer, internal, session_id};
 use super::sessions::{ended, live};
 use crate::failure::Failure;
 use windlass_files::{
-    self as files, Precondition, FileError, FilePath, WorkspaceAccess, Put, Workspace, WriteBack,
+    self as files, FileError, FilePath, Precondition, Put, Workspace, WorkspaceAccess, WriteBack,
 };
 
 /// The files in a directory of the workspace, also of an ended session.
@@ -61,7 +61,7 @@ pub(super) async fn content(
         return watch::watch(app, session, query).await;
     }
     let access = any_access(&app, session).await?;
-    let condition = condition(&headers, Absence::NotAsked)?;
+    let condition = condition(&headers, IfNoneMatch::Ignored)?;
     let opened = on_pool(move || {
         let path = FilePath::file(&path)?;
         let opened = Workspace::open(&access, &app.files)?.file(&path)?;
@@ -87,7 +87,7 @@ pub(super) async fn put(
     let live = live(&app, session);
     let _client = live.as_ref().ok().map(|handle| handle.clients.enter());
     let begin = live.map(|handle| access(&app, handle.info())).and_then(|access| {
-        let condition = condition(headers, Absence::MayBeAsked)?;
+        let condition = condition(headers, IfNoneMatch::Applies)?;
         let app = app.clone();
         Ok(move || {
             let path = FilePath::file(&path)?;
@@ -110,7 +110,7 @@ pub(super) async fn delete(
     let handle = live(&app, session)?;
     handle.clients.noticed();
     let access = access(&app, handle.info());
-    let condition = condition(&headers, Absence::NotAsked)?;
+    let condition = condition(&headers, IfNoneMatch::Ignored)?;
     let removed = on_pool(move || {
         let path = FilePath::file(&path)?;
         files::remove(&Workspace::open(&access, &app.files)?, path, condition)
@@ -137,7 +137,7 @@ pub(super) async fn write_back(
     upload::receive(&app, request, begin, WriteBack::finish).await.map(Json)
 }
 
-/// Where a session's files are, whether it lives or has ended.
+/// The access to the files of a session, live or ended.
 async fn any_access(app: &App, session: String) -> Answer<WorkspaceAccess> {
     let id = session_id(session)?;
     let info = match app.sessions.find(&id) {
@@ -151,7 +151,7 @@ async fn any_access(app: &App, session: String) -> Answer<WorkspaceAccess> {
 }
 
 fn access(app: &App, session: Session) -> WorkspaceAccess {
-    // Whoever has none was made by a node that knew of none: the usual is hidden.
+    // A session without a policy was made by an older node; the default policy applies.
     let policy = session.policy.map_or_else(|| Policy::of(Preset::default()), |policy| *policy);
     WorkspaceAccess {
         workspace: PathBuf::from(session.workspace),
@@ -162,7 +162,7 @@ fn access(app: &App, session: Session) -> WorkspaceAccess {
     }
 }
 
-/// Does what touches the disk where nobody waits for it.
+/// Runs disk work on the blocking pool.
 async fn on_pool<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Answer<T> {
@@ -170,21 +170,23 @@ async fn on_pool<T: Send + 'static>(
     done.map_err(|error| Failure::from(error).into())
 }
 
-/// Whether `If-None-Match` means something.
+/// Whether `If-None-Match` applies to a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Absence {
-    MayBeAsked,
-    NotAsked,
+enum IfNoneMatch {
+    Applies,
+    Ignored,
 }
 
-fn condition(headers: &HeaderMap, absence: Absence) -> Answer<Precondition> {
+fn condition(headers: &HeaderMap, if_none_match: IfNoneMatch) -> Answer<Precondition> {
     let text = |name: HeaderName| {
         let value = headers.get(name)?;
-        // What is no text is no etag of ours, and so never holds.
+        // A value that is not text is no etag of this node, so it never matches.
         Some(value.to_str().unwrap_or("?"))
     };
-    let if_none_match =
-        if absence == Absence::MayBeAsked { text(header::IF_NONE_MATCH) } else { None };
+    let if_none_match = match if_none_match {
+        IfNoneMatch::Applies => text(header::IF_NONE_MATCH),
+        IfNoneMatch::Ignored => None,
+    };
     Precondition::parse(text(header::IF_MATCH), if_none_match)
         .map_err(|error| Failure::from(error).into())
 }
@@ -197,12 +199,12 @@ impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         if let FileError::Failed { path, cause } | FileError::NoWorkspace { path, cause } = &error
             && let Some(failure) =
-                Self::of_machine(format_args!("the node cannot reach {path:?}"), cause)
+                Self::of_machine(format_args!("the node cannot access {path:?}"), cause)
         {
             return failure;
         }
         if error.code() == ErrorCode::Internal {
-            tracing::error!(%error, "a request about a file failed");
+            tracing::error!(%error, "a file operation failed");
         }
         Self::new(error.code(), error.to_string())
     }

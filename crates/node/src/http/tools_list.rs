@@ -1,4 +1,4 @@
-//! Which tools the code of a session may call.
+//! The tools that the code of a session may call.
 
 use axum::Json;
 use axum::extract::State;

@@ -68,7 +68,7 @@ mod tests {
             ("x", &[]),
             ("", &[]),
         ] {
-            assert_eq!(names(wanted, names.into_iter(), 3), expected, "{wanted}");
+            assert_eq!(super::names(wanted, names.into_iter(), 3), expected, "{wanted}");
         }
     }
 
