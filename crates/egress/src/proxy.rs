@@ -38,7 +38,7 @@ pub async fn serve(client: TcpStream, egress: Arc<SessionEgress>) {
     let _ = client.set_nodelay(true);
     let flow = Arc::new(Flow::default());
     tokio::select! {
-        // An error means that the client closed its connection; nobody needs to hear of it.
+        // An error means that the client closed its connection. It needs no report.
         _ = converse(client, &egress, flow.clone()) => {}
         () = flow.until_idle(egress.timeouts.idle) => {}
         () = egress.ledger.until_over() => {}

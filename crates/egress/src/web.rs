@@ -64,8 +64,7 @@ pub(super) async fn serve_proxy(client: impl Duplex, egress: &Arc<SessionEgress>
         let (egress, slot) = (egress.clone(), slot.clone());
         async move { Ok::<_, Infallible>(answer_proxied(request, &egress, &slot).await) }
     });
-    // An error means that the client closed its connection or sent invalid HTTP; nobody needs to
-    // hear of it.
+    // An error means that the client closed its connection or sent invalid HTTP. It needs no report.
     let _ = server(egress.timeouts)
         .serve_connection(TokioIo::new(client), service)
         .with_upgrades()

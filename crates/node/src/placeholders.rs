@@ -86,8 +86,8 @@ impl Placeholders {
         self.stock.is_low()
     }
 
-    /// Surveys a new session's protected names with `look` and makes placeholders for the missing ones. If that
-    /// fails, the returned names say why.
+    /// Surveys a new session's protected names with `look` and makes placeholders for the missing ones. If
+    /// that fails, the returned names say why.
     pub fn acquire(&self, id: &SessionId, look: impl FnOnce() -> Names) -> Names {
         // Locked before the survey, so that the end of another session does not remove what it finds.
         let mut table = self.lock();

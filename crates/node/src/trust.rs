@@ -90,8 +90,8 @@ pub(crate) struct CodeDirsInUse<'a> {
 }
 
 impl Trust {
-    /// Reads the record in `state_dir`. If there is none, makes one with `earlier`: the roots of sessions that
-    /// an earlier release made without a record.
+    /// Reads the record in `state_dir`. If there is none, makes one with `earlier`: the roots of sessions
+    /// that an earlier release made without a record.
     pub fn open(
         state_dir: &Path,
         node_dirs: impl IntoIterator<Item = PathBuf>,
@@ -124,8 +124,8 @@ impl Trust {
     }
 
     /// Records permanently that sessions can write in `roots`, which contain no symlinks. Called before the
-    /// session starts; writes to the disk only for a new root. `/` is not recorded, because then nothing would
-    /// be trusted any more. Returns whether a root is new.
+    /// session starts; writes to the disk only for a new root. `/` is not recorded, because then nothing
+    /// would be trusted any more. Returns whether a root is new.
     pub fn remember<'a>(&self, roots: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<bool> {
         let mut state = self.lock();
         let is_new = |state: &TrustState, root: &Path| {
@@ -240,7 +240,8 @@ impl CodeDirs {
         Ok(real)
     }
 
-    /// Adds a directory that may not exist. A missing directory is trusted only if no session could create it.
+    /// Adds a directory that may not exist. A missing directory is trusted only if no session could create
+    /// it.
     pub fn add_named(&mut self, path: &Path) -> Result<(), ResolveError> {
         match self.add_tree(path) {
             Ok(_) | Err(ResolveError::Look { .. }) => Ok(()),

@@ -136,7 +136,7 @@ impl Hub {
         let count = tools.len();
         let mut table = self.lock();
         let declared_bytes = table.declared_bytes;
-        // A host that is gone offers nothing, and nobody needs an error.
+        // A host that is gone offers nothing. It needs no error.
         let Some(attached) = table.hosts.get_mut(&host.id()) else { return Ok(0) };
         let total_bytes = declared_bytes - attached.declared_bytes + bytes;
         if total_bytes > DECLARED_BYTES_MAX {

@@ -180,11 +180,11 @@ impl ConnectionSlots {
     }
 
     /// Evicts one connection. A key is never later than the moment since which its connection is idle, so the
-    /// first connection whose key is exact has been idle for longest. Every other connection gets a later key.
-    /// Two rounds find the connection, or there is none.
+    /// first connection whose key is exact has been idle for longest. Every other connection gets a later
+    /// key. Two rounds find the connection, or there is none.
     fn evict_one(&self, table: &mut SlotTable) {
-        // The connection that has been silent for longest while it sends a body, and the one that has not read
-        // for longest.
+        // The connection that has been silent for longest while it sends a body, and the one that has not
+        // read for longest.
         let mut sender: Option<(u64, Arc<ConnectionProgress>)> = None;
         let mut reader: Option<(u64, Arc<ConnectionProgress>)> = None;
         let keep_longest = |kept: &mut Option<(u64, Arc<ConnectionProgress>)>,
@@ -233,8 +233,8 @@ impl ConnectionSlot {
         &self.progress
     }
 
-    /// A request's head has arrived: the connection stays until it is answered, which may take long. If it was
-    /// evicted, another connection is evicted instead.
+    /// A request's head has arrived: the connection stays until it is answered, which may take long. If it
+    /// was evicted, another connection is evicted instead.
     pub fn request_begins(&self) {
         self.progress.request_begins();
         if self.progress.evicted.load(Ordering::Acquire) {
@@ -243,8 +243,8 @@ impl ConnectionSlot {
         }
     }
 
-    /// The request upgrades the connection, which then stays until it ends. If it was evicted when the request
-    /// arrived, another connection is evicted instead.
+    /// The request upgrades the connection, which then stays until it ends. If it was evicted when the
+    /// request arrived, another connection is evicted instead.
     pub fn upgraded(&self) {
         self.progress.upgraded.store(true, Ordering::Relaxed);
         if self.progress.evicted.load(Ordering::Acquire) {

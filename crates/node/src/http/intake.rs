@@ -1,6 +1,6 @@
-//! A request's body while it arrives. Tells the connection slot when the body is complete. Keeps a body that no
-//! handler has read and discards it before the response; otherwise the connection of a client that is still
-//! sending would be reset. Never inspects the bytes.
+//! A request's body while it arrives. Tells the connection slot when the body is complete. Keeps a body that
+//! no handler has read and discards it before the response; otherwise the connection of a client that is
+//! still sending would be reset. Never inspects the bytes.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -165,8 +165,8 @@ async fn begins(stream: &LeanStream, progress: &ConnectionProgress) -> bool {
     .await
 }
 
-/// Serves requests until the connection ends, takes too long for a head, or is evicted. An upgraded connection
-/// belongs to its new owner, with its slot.
+/// Serves requests until the connection ends, takes too long for a head, or is evicted. An upgraded
+/// connection belongs to its new owner, with its slot.
 async fn exchange(
     stream: LeanStream,
     slot: Arc<ConnectionSlot>,

@@ -1,5 +1,5 @@
-//! Authorises requests at the TCP door. The token is read again whenever its file changes, so the old token is
-//! refused from the next request on after a rotation.
+//! Authorises requests at the TCP door. The token is read again whenever its file changes, so the old token
+//! is refused from the next request on after a rotation.
 
 use std::fs;
 use std::net::SocketAddr;

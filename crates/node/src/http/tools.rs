@@ -2,8 +2,8 @@
 //! messages between a host and the sessions that call it. The hub decides which host gets a call, and the
 //! session decides what happens to a call.
 //!
-//! Reading and writing never wait for each other. Messages that the host has not read wait in its bounded queue
-//! (`windlass_tools::host`), and messages of the host go to the inboxes of sessions.
+//! Reading and writing never wait for each other. Messages that the host has not read wait in its bounded
+//! queue (`windlass_tools::host`), and messages of the host go to the inboxes of sessions.
 
 use std::future::poll_fn;
 use std::pin::pin;

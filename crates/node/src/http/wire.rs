@@ -82,8 +82,8 @@ impl AsyncWrite for SlotStream {
     }
 }
 
-/// The body of a response. The next piece of a stream is made when the last piece is written, so a client that
-/// does not read costs one piece and no read-ahead.
+/// The body of a response. The next piece of a stream is made when the last piece is written, so a client
+/// that does not read costs one piece and no read-ahead.
 pub(super) struct ResponseBody {
     body: Body,
     is_stream: bool,

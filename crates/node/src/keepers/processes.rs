@@ -103,8 +103,8 @@ impl KeeperProcesses {
         }
     }
 
-    /// Forgets a session that has ended. The guard kills what the keeper left, so a guard that somebody
-    /// stopped (SIGSTOP) is continued.
+    /// Forgets a session that has ended. The guard kills what the keeper left, so a stopped guard (SIGSTOP)
+    /// is continued.
     pub fn forget(&self, session: &SessionId) {
         match self.lock().remove(session) {
             Some(KeeperProcess::First { handle, .. } | KeeperProcess::Guard { handle, .. }) => {

@@ -80,8 +80,8 @@ impl Stock {
         }
     }
 
-    /// Moves a directory of the stock to `name`, if that name is free. Returns false if the stock is empty, or
-    /// if `to` is on another file system.
+    /// Moves a directory of the stock to `name`, if that name is free. Returns false if the stock is empty,
+    /// or if `to` is on another file system.
     pub fn move_one_to(&self, to: impl AsFd, name: &OsStr) -> Result<bool, Errno> {
         let Some(directory) = self.directory.get() else { return Ok(false) };
         let Some(number) = self.ready().take() else { return Ok(false) };

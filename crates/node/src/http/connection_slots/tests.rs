@@ -145,7 +145,7 @@ fn an_upgraded_connection_stays_and_another_is_evicted_instead() {
     let c = slots.try_take().unwrap();
     answer(&c);
     assert!(slots.try_take().is_none());
-    assert_eq!([&a, &c].map(evicted), [false, true], "never the one that upgraded");
+    assert_eq!([&a, &c].map(evicted), [false, true], "never the upgraded one");
     drop([a, c]);
     assert!(slots.lock().by_moment.is_empty());
 }

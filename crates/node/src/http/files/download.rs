@@ -1,5 +1,5 @@
-//! The content of a file as a response. Each piece is read on the blocking pool when the last piece was taken, so
-//! memory use does not depend on the size of the file.
+//! The content of a file as a response. Each piece is read on the blocking pool when the last piece was
+//! taken, so memory use does not depend on the size of the file.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! Writes a request's body into files. The body is read in pieces of bounded size, and the blocking pool writes one
-//! piece after the other. An upload that breaks off leaves nothing behind.
+//! Writes a request's body into files. The body is read in pieces of bounded size, and the blocking pool
+//! writes one piece after the other. An upload that breaks off leaves nothing behind.
 
 use std::time::Duration;
 
