@@ -143,7 +143,7 @@ impl WorkspaceWatch {
                 self.unwatch_tree(&path);
             }
             // Another file may have this path already. Its creation has its own event.
-            if !self.exists(&path) {
+            if !self.is_present(&path) {
                 batch.add(FileEventKind::Removed, &path);
             }
         } else if flags.contains(ReadFlags::MODIFY) {
@@ -197,7 +197,7 @@ impl WorkspaceWatch {
         });
     }
 
-    fn exists(&self, path: &FilePath) -> bool {
+    fn is_present(&self, path: &FilePath) -> bool {
         matches!(self.workspace.look(path), Ok(Some(_)))
     }
 }

@@ -293,9 +293,7 @@ fn check(declaration: &Declaration) -> Result<usize, HostRefused> {
     let large = |message: String| Err(HostRefused::new(ErrorCode::MessageTooLarge, message));
     if declaration.tools.len() > HOST_TOOLS_MAX {
         let count = declaration.tools.len();
-        return large(format!(
-            "the declaration has {count} tools, over the limit of {HOST_TOOLS_MAX}"
-        ));
+        return large(format!("{count} tools are over the limit of {HOST_TOOLS_MAX}"));
     }
     let mut names = HashSet::new();
     let mut bytes = 0;
@@ -323,9 +321,7 @@ fn check(declaration: &Declaration) -> Result<usize, HostRefused> {
         bytes += name.len() + offer.description.len() + schema;
     }
     if bytes > HOST_DECLARATION_BYTES_MAX {
-        return large(format!(
-            "the declaration has {bytes} bytes, over the limit of {HOST_DECLARATION_BYTES_MAX}"
-        ));
+        return large(format!("{bytes} bytes are over the limit of {HOST_DECLARATION_BYTES_MAX}"));
     }
     Ok(bytes)
 }
