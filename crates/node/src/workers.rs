@@ -17,7 +17,7 @@ use windlass_protocol::event::StartedBy;
 use windlass_protocol::kinds::{self, WorkerKind};
 
 use crate::failure::Failure;
-use crate::trust::{Places, Trust};
+use crate::trust::{CodeDirs, Trust};
 
 /// How workers of one kind are launched.
 pub(crate) trait Launcher: Debug + Send + Sync {
@@ -69,7 +69,7 @@ pub(crate) struct ZygoteRecipe {
     /// What it is made of, besides what it says itself.
     pub places: Vec<PathBuf>,
     /// Where it takes code from: no session could write there when this was made.
-    pub trusted: Places,
+    pub trusted: CodeDirs,
 }
 
 impl Workers {

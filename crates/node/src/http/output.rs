@@ -1,4 +1,4 @@
-//! Output as raw bytes: a range, a tail, a search; and displays.
+//! Output as raw bytes: a range, the tail, or a search. Also the bytes of displays.
 
 use axum::Json;
 use axum::extract::State;
@@ -16,11 +16,11 @@ use super::turns::{reader_of, recorded};
 use crate::failure::Failure;
 use crate::session::{Request, Until, Which};
 
-/// Matches in one search reply.
+/// Default and maximum number of matches in one search reply.
 const MATCHES_DEFAULT: usize = 100;
 const MATCHES_MAX: usize = 1000;
 
-/// Response headers that say which bytes these are.
+/// Response headers that tell which bytes the response contains.
 const FROM: &str = "windlass-output-from";
 const NEXT: &str = "windlass-output-next";
 const TOTAL: &str = "windlass-output-total";
@@ -60,7 +60,7 @@ pub(super) async fn range(
     Ok((content_type, headers, bytes).into_response())
 }
 
-/// Where a session's or a turn's output is, in the session's.
+/// The range of a session's or a turn's output within the session's output.
 async fn extent(
     app: &App,
     id: &SessionId,

@@ -1,4 +1,5 @@
-//! Turns: submit, look, interrupt, give input. A reply may wait, and its output keeps to a budget.
+//! Requests about turns: submit, get, interrupt, give input. A reply may wait for the turn, and the output in
+//! a reply is limited by a budget.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -29,7 +30,7 @@ use crate::session::view::{Shown, end_bytes};
 use crate::session::{Handle, Request, Submit, Until, Which};
 use windlass_tools::within::OpenWithin;
 
-/// A turn to submit, checked.
+/// A checked request to submit a turn.
 pub(super) struct Wish {
     id: Option<TurnId>,
     code: Bytes,
@@ -37,11 +38,11 @@ pub(super) struct Wish {
     deadline_ms: Option<u64>,
     within: Option<Within>,
     budget: usize,
-    /// While its reply waits.
+    /// The long-connection share of a reply that waits.
     place: Option<BudgetShare>,
 }
 
-/// A submitted turn whose reply is due.
+/// A submitted turn whose reply is pending.
 pub(super) struct Pending {
     answer: oneshot::Receiver<Result<Snapshot, Failure>>,
     number: Arc<OnceLock<TurnNo>>,
@@ -51,7 +52,7 @@ pub(super) struct Pending {
 }
 
 impl Wish {
-    /// `headers` are those of the request that brings it.
+    /// `headers` are the headers of the request.
     pub fn check(submit: SubmitTurn, headers: &HeaderMap, bounds: &Bounds) -> Answer<Self> {
         let id = submit
             .id
@@ -73,7 +74,7 @@ impl Wish {
         })
     }
 
-    /// Refuses a turn that could never begin, since it is submitted in a call that its session waits
+    /// Refuses a turn that could never begin, because it is submitted in a tool call that its session waits
     /// for.
     pub fn may_begin_in(&self, session: &SessionId, open: &OpenWithin) -> Result<(), Failure> {
         let Some(within) = &self.within else { return Ok(()) };
@@ -103,7 +104,7 @@ impl Wish {
 }
 
 impl Pending {
-    /// The turn when it is settled or the wait has passed, whichever is first.
+    /// The turn when it is settled, or when the wait has passed.
     pub async fn answer(self, app: &App, handle: &Handle) -> Answer<Turn> {
         let number = self.number;
         let now = || match number.get() {
@@ -118,7 +119,7 @@ impl Pending {
     }
 }
 
-/// Waits for `answer`, and when the wait has passed asks how the turn is now.
+/// Waits for `answer`. When the wait has passed, asks the session for the turn's current state.
 async fn settled(
     patience: &TimerPool,
     handle: &Handle,
@@ -139,7 +140,7 @@ async fn settled(
     }
 }
 
-/// The host tool call in which a request is made.
+/// The host tool call in which the client makes the request, if any.
 fn within(headers: &HeaderMap) -> Answer<Option<Within>> {
     let Some(value) = headers.get(WITHIN_HEADER) else { return Ok(None) };
     match value.to_str().ok().and_then(Within::parse) {
@@ -188,7 +189,7 @@ pub(super) async fn look(
                 let reader = || Ok(handle.reader.again());
                 return present(&app, &session, snapshot, budget, reader).await.map(Json);
             }
-            // Older than what the owner has at hand, or the session ended meanwhile.
+            // The session's owner no longer has the turn in memory, or the session has ended meanwhile.
             Err(Failure { code: ErrorCode::TurnNotFound | ErrorCode::SessionEnded, .. }) => {}
             Err(failure) => return Err(failure.into()),
         }
@@ -255,7 +256,7 @@ fn input_bytes(input: TurnInput) -> Answer<Vec<u8>> {
     }
 }
 
-/// A turn that only the journal knows.
+/// A turn from the journal.
 pub(super) async fn recorded(app: &App, session: &SessionId, turn: &TurnId) -> Answer<Known> {
     match app.serving.log.turn(session, turn).map_err(internal)? {
         Some(record) => Ok(Known::from_record(record)),
@@ -282,7 +283,7 @@ pub(super) fn reader_of(app: &App, session: &SessionId) -> Answer<Box<dyn EventR
     }
 }
 
-/// A turn in its reply's form. Output that is not at hand is read from the journal.
+/// A turn as the reply shows it. Output that is not in memory is read from the journal.
 async fn present(
     app: &App,
     session: &SessionId,
@@ -319,7 +320,7 @@ async fn present(
     })
 }
 
-/// Head and tail of an output that is in the journal.
+/// The head and tail of a turn's output, from the journal.
 fn from_journal(
     reader: &dyn EventReader,
     range: OutputRange,
@@ -337,8 +338,8 @@ fn from_journal(
     Ok(Shown { head, tail, bytes })
 }
 
-/// How long a reply may wait, and its place among those that do. Where too many wait already, the
-/// wait is over at once.
+/// How long a reply may wait, and its share of the long connections. If too many replies wait already, this
+/// one does not wait.
 fn wait(wait_ms: u64, bounds: &Bounds) -> (Duration, Option<BudgetShare>) {
     if wait_ms == 0 {
         return (Duration::ZERO, None);

@@ -103,7 +103,7 @@ impl Planner {
         let dir = SessionDir {
             workspace: self.config.workspaces_dir(),
             workspace_is_new: true,
-            family: self.config.rooms_dir(),
+            family: self.config.families_dir(),
             tmp: None,
         };
         for own in [&dir.workspace, &dir.family] {

@@ -61,7 +61,7 @@ pub(super) enum PoolError {
     #[error("its cgroups cannot be made: {0}")]
     Cgroups(io::Error),
     #[error(transparent)]
-    Keeper(#[from] keepers::StartError),
+    Keeper(#[from] keepers::KeeperStartError),
     #[error("its keeper cannot be reached: {0}")]
     Reach(io::Error),
     #[error("its keeper has ended")]
@@ -117,7 +117,7 @@ impl PooledWorker {
             self.end(makers);
             return Err(error);
         }
-        makers.keepers.starting.rename(&self.id, session);
+        makers.keepers.processes.rename(&self.id, session);
         Ok(Claimed { socket, cgroups: self.cgroups, line: self.line.into() })
     }
 

@@ -11,7 +11,7 @@ use windlass_protocol::{ErrorCode, SessionId};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::session_dirs;
-use crate::trust::{Places, Trust, way};
+use crate::trust::{CodeDirs, Trust, way};
 
 /// The directories of one session.
 #[derive(Debug, Clone)]
@@ -88,7 +88,7 @@ fn client_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
             .unwrap_or_else(|| refused(format!("is not a directory: {error}")))
     };
     let way = way::resolve(Path::new(named)).map_err(|error| unusable(&error))?;
-    let places = Places { directories: way.with_links, ..Places::default() };
+    let places = CodeDirs { directories: way.with_links, ..CodeDirs::default() };
     if let Err(why) = trust.check(&places) {
         let real = way.real.display();
         return Err(refused(format!(

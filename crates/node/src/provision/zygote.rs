@@ -17,9 +17,9 @@ use windlass_protocol::environments::{ZygoteInfo, ZygoteState};
 
 use super::marks::Marks;
 use crate::keepers::Keepers;
-use crate::nursery::Born;
+use crate::nursery::NurseryChild;
 use crate::passing;
-use crate::trust::{Advice, Distrust, Places, Trust};
+use crate::trust::{Advice, CodeDirs, Distrust, Trust};
 use crate::workers::ZygoteRecipe;
 
 /// How long the imports of a preload list may take.
@@ -39,7 +39,7 @@ const WORD_BYTES_MAX: usize = 64 * 1024;
 pub(crate) struct Zygote {
     /// Which of all this is.
     number: u64,
-    process: Born,
+    process: NurseryChild,
     /// The node's end of the socket to the zygote, which only the node holds. The kernel closes the
     /// other end when the zygote ends. Requests reach the zygote only through here.
     control: OwnedFd,
@@ -48,7 +48,7 @@ pub(crate) struct Zygote {
     missing: Vec<String>,
     marks: Marks,
     /// The directories from which the zygote loaded its code.
-    trusted: Places,
+    trusted: CodeDirs,
     /// The generation of writable roots at the last check. None of those roots could change the
     /// directories in `trusted`.
     generation: AtomicU64,

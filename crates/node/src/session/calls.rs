@@ -20,7 +20,7 @@ use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
 use super::keeper_side::KeeperSide;
 use super::round::{Act, Round};
 use crate::context::Context;
-use windlass_tools::{Caller, Host, HostId, own};
+use windlass_tools::{AttachedHost, Caller, HostId, builtin};
 
 /// Bytes of arguments of one of the node's own tools, which are words and names. More fails with
 /// `message_too_large`.
@@ -52,7 +52,7 @@ struct OpenCall {
 /// Who answers a call.
 #[derive(Debug)]
 enum To {
-    Host(Arc<Host>),
+    Host(Arc<AttachedHost>),
     /// The node itself, once it has all the arguments.
     Own(Vec<u8>),
 }
@@ -211,10 +211,10 @@ impl ToolCalls {
                 node.within.open(self.named(part.turn, part.call), within);
                 Some(To::Host(route.host))
             }
-            None => own::is_own(&part.name).then(|| To::Own(Vec::new())),
+            None => builtin::is_builtin(&part.name).then(|| To::Own(Vec::new())),
         };
         let Some(to) = to else {
-            let error = own::not_found(hub, &self.caller, &part.name);
+            let error = builtin::not_found(hub, &self.caller, &part.name);
             let (turn, call) = (part.turn, part.call);
             let ended = Ended { ok: false, code: error.code, bytes: 0, since: now };
             record_end(turn, call, ended, node, round);
@@ -230,7 +230,7 @@ impl ToolCalls {
         let Some(OpenCall { to: To::Own(arguments), name, .. }) = self.open.get(&call) else {
             return;
         };
-        match own::answer(&node.tools, &self.caller, name, arguments) {
+        match builtin::answer(&node.tools, &self.caller, name, arguments) {
             Some(Ok(body)) => {
                 self.end(call, Ok(body.len()), node, round);
                 let answer = Answer { ok: true, more: false, body: body.into() };
@@ -238,7 +238,7 @@ impl ToolCalls {
             }
             Some(Err(error)) => self.fail(call, &error, None, node, round),
             None => {
-                let error = own::not_found(&node.tools, &self.caller, name);
+                let error = builtin::not_found(&node.tools, &self.caller, name);
                 self.fail(call, &error, None, node, round);
             }
         }

@@ -30,7 +30,7 @@ use crate::clock::now_ms;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::keepers;
-use crate::session_dirs::{self, Staged};
+use crate::session_dirs::{self, StagedTwin};
 
 /// How long a keeper may take to fork, beyond what it gives its worker.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
@@ -296,7 +296,7 @@ async fn remove_place(context: &Arc<Context>, id: &SessionId, room: PathBuf) {
     let (context, id) = (context.clone(), id.clone());
     let remove = move || {
         session_dirs::unlink(&context.config, &id);
-        session_dirs::remove_place(&context.config, &room);
+        session_dirs::remove_twin_dir(&context.config, &room);
     };
     // It fails only with the runtime.
     let _ = tokio::task::spawn_blocking(remove).await;
@@ -338,7 +338,7 @@ fn prepare(
     let socket = keepers::socket_path(&context.config, &id);
     keepers::check_path(&socket).map_err(|error| start::internal(&error.to_string()))?;
     keepers::remove_socket(&socket);
-    let staged = Staged::new(&context.config, &id).map_err(|error| cannot_copy(&error))?;
+    let staged = StagedTwin::new(&context.config, &id).map_err(|error| cannot_copy(&error))?;
     let into = staged.workspace().map_err(|error| cannot_copy(&error))?;
     let in_place = in_place(isolation, spec.policy.as_ref(), created.workspace.as_ref());
     let left_out = copy::copy(created.workspace.as_ref(), &into, scope, in_place)?;

@@ -102,7 +102,7 @@ impl Actor {
         }
         self.fork.keeper_said(attached);
         self.journal.keeper_said(attached);
-        self.context.host.keepers.starting.answered(&self.id);
+        self.context.host.keepers.processes.answered(&self.id);
         if let Err(error) = self.keeper.link.attached(attached) {
             tracing::warn!(session = %self.id, %error, "the keeper's link broke");
         }
@@ -287,10 +287,10 @@ impl Actor {
             Some(pid) => keepers::end(pid),
             None => {
                 let keepers = self.context.host.keepers.clone();
-                if let Some(unanswered) = keepers.starting.take(&self.id) {
+                if let Some(unanswered) = keepers.processes.take(&self.id) {
                     // It may wait a little, which nobody else need wait for.
                     drop(tokio::task::spawn_blocking(move || {
-                        keepers.starting.end_taken(unanswered);
+                        keepers.processes.end_taken(unanswered);
                     }));
                 }
             }

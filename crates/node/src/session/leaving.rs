@@ -60,7 +60,7 @@ async fn see_off(actor: &mut Actor) {
     // Of those that end at the same moment, the last to be forgotten finds the family empty.
     if let Some(room) = actor.fork.first_room() {
         let context = actor.context.clone();
-        let _ = tokio::task::spawn_blocking(move || disk::settle(&context, &room)).await;
+        let _ = tokio::task::spawn_blocking(move || disk::clean_family(&context, &room)).await;
     }
     actor.life.answer_closers();
     if had_placeholders {

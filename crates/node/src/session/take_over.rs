@@ -122,7 +122,7 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     context.host.cgroups.remove_of(id);
     let config = &context.config;
     session_dirs::remove(config, &config.tmp_of(id));
-    session_dirs::remove_empty(config, &config.room_of(id));
+    session_dirs::remove_empty(config, &config.family_dir_of(id));
     // An earlier release linked it to where its worker was confined in advance.
     session_dirs::unlink(config, id);
     // Only an empty one goes.

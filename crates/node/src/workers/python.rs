@@ -16,8 +16,8 @@ use windlass_protocol::kinds::{self, WorkerKind};
 use super::files::{self, Embedded};
 use super::{Launcher, Recipe, ZygoteRecipe, environment};
 use crate::failure::Failure;
-use crate::trust::way::{self, Way, WayError};
-use crate::trust::{Advice, Distrust, Places, Trust};
+use crate::trust::way::{self, ResolveError, ResolvedPath};
+use crate::trust::{Advice, CodeDirs, Distrust, Trust};
 
 macro_rules! embedded {
     ($($file:literal),* $(,)?) => {
@@ -147,9 +147,9 @@ impl Python {
 
     /// What a session may read of its interpreter outside of the policy's readable paths. An
     /// interpreter that a session could have changed adds nothing, unless the user has named it.
-    fn needed(&self, interpreter: &Path, way: &Way) -> Vec<PathBuf> {
+    fn needed(&self, interpreter: &Path, way: &ResolvedPath) -> Vec<PathBuf> {
         let directories = way.directories.clone();
-        if self.trust.check(&Places { directories, ..Places::default() }).is_ok() {
+        if self.trust.check(&CodeDirs { directories, ..CodeDirs::default() }).is_ok() {
             return installation(interpreter, &way.real);
         }
         let is_named = |named: &String| {
@@ -170,7 +170,7 @@ impl Python {
         if let Some(real) = self.known().get(found) {
             return Ok(real.clone());
         }
-        let mut places = Places { directories: way.directories, ..Places::default() };
+        let mut places = CodeDirs { directories: way.directories, ..CodeDirs::default() };
         // With what it may start in turn: a shim's own programs lie beside it.
         places.trees.extend(way.real.parent().and_then(Path::parent).map(Path::to_owned));
         let real = match self.trust.hold(&places) {
@@ -195,7 +195,7 @@ impl Python {
     fn said(&self, interpreter: &Path) -> io::Result<PathBuf> {
         let mut env = environment::of_worker(&BTreeMap::new());
         let is_trusted = |directory: &PathBuf| {
-            let mut places = Places::default();
+            let mut places = CodeDirs::default();
             places.add_tree(directory).is_ok() && self.trust.check(&places).is_ok()
         };
         let path = env.remove("PATH").unwrap_or_default();
@@ -327,7 +327,7 @@ fn cannot_run(interpreter: &Path, why: &str) -> Failure {
     Failure::new(ErrorCode::WorkerFailed, message)
 }
 
-fn unresolved(interpreter: &Path, error: &WayError) -> Failure {
+fn unresolved(interpreter: &Path, error: &ResolveError) -> Failure {
     let why = format!("{error}; remove the link, or name another interpreter");
     cannot_run(interpreter, &why)
 }
@@ -376,7 +376,7 @@ fn venv_interpreter(venv: &Path) -> Option<PathBuf> {
     match way::resolve(&interpreter) {
         Ok(way) => way.real.is_file().then_some(interpreter),
         // It is a link to nothing, or there is none.
-        Err(WayError::Look { .. }) => None,
+        Err(ResolveError::Look { .. }) => None,
         // Whoever starts the session hears of it.
         Err(_) => Some(interpreter),
     }

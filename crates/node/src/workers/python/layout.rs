@@ -8,8 +8,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::trust::way::WayError;
-use crate::trust::{Distrust, Places};
+use crate::trust::way::ResolveError;
+use crate::trust::{CodeDirs, Distrust};
 
 /// Entries of a directory that are looked at; with more, it is not trusted.
 const ENTRIES_MAX: usize = 16 * 1024;
@@ -23,8 +23,8 @@ const LIBRARIES: [&str; 3] = ["lib", "lib64", "local/lib"];
 const SITE_DIRECTORIES: [&str; 2] = ["site-packages", "dist-packages"];
 
 /// The places of the interpreter at `program`, for the user whose home is `home`.
-pub(super) fn places(program: &Path, home: Option<&Path>) -> Result<Places, Distrust> {
-    let mut places = Places::default();
+pub(super) fn places(program: &Path, home: Option<&Path>) -> Result<CodeDirs, Distrust> {
+    let mut places = CodeDirs::default();
     // The zygote's directory, where modules are looked for first.
     places.directories.insert(PathBuf::from("/"));
     let real = places.add_way(program)?;
@@ -52,7 +52,7 @@ fn prefix_of(program: &Path) -> Option<PathBuf> {
 }
 
 /// The installation that a virtual environment was made from, as its file says.
-fn base_of(places: &mut Places, venv: &Path) -> Result<Option<PathBuf>, Distrust> {
+fn base_of(places: &mut CodeDirs, venv: &Path) -> Result<Option<PathBuf>, Distrust> {
     let file = venv.join("pyvenv.cfg");
     places.add_way(&file)?;
     let text = text_of(&file)?;
@@ -66,7 +66,7 @@ fn base_of(places: &mut Places, venv: &Path) -> Result<Option<PathBuf>, Distrust
 }
 
 /// `python3.11` and its like, with their site directories.
-fn add_library(places: &mut Places, library: &Path) -> Result<(), Distrust> {
+fn add_library(places: &mut CodeDirs, library: &Path) -> Result<(), Distrust> {
     for entry in entries(library)? {
         if !entry.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"python3")) {
             continue;
@@ -84,7 +84,7 @@ fn add_library(places: &mut Places, library: &Path) -> Result<(), Distrust> {
 
 /// The user's own packages. A missing directory is added too: a session must not be able to make
 /// it.
-fn add_user_site(places: &mut Places, home: &Path) -> Result<(), Distrust> {
+fn add_user_site(places: &mut CodeDirs, home: &Path) -> Result<(), Distrust> {
     let library = home.join(".local/lib");
     places.add_named(&library)?;
     match is_there(&library)? {
@@ -97,7 +97,7 @@ fn add_user_site(places: &mut Places, home: &Path) -> Result<(), Distrust> {
 }
 
 /// What a site directory adds to the module path, and what in it lies elsewhere.
-fn add_site(places: &mut Places, site: &Path) -> Result<(), Distrust> {
+fn add_site(places: &mut CodeDirs, site: &Path) -> Result<(), Distrust> {
     for entry in entries(site)? {
         if entry.is_symlink() {
             places.add_way(&entry)?;
@@ -158,7 +158,7 @@ fn is_there(path: &Path) -> Result<bool, Distrust> {
             Ok(false)
         }
         Err(error) => {
-            Err(WayError::Look { path: path.to_owned(), why: error.kind().to_string() }.into())
+            Err(ResolveError::Look { path: path.to_owned(), why: error.kind().to_string() }.into())
         }
     }
 }
@@ -204,7 +204,7 @@ mod tests {
             self.at("venv/lib/python3.11/site-packages")
         }
 
-        fn places(&self) -> Places {
+        fn places(&self) -> CodeDirs {
             places(&self.at("venv/bin/python"), Some(&self.at("home"))).unwrap()
         }
     }
@@ -243,7 +243,7 @@ mod tests {
         let stage = Stage::new();
         let check = || places(&stage.at("venv/bin/python"), None);
         symlink("/proc/self/cwd", stage.site().join("package")).unwrap();
-        assert!(matches!(check(), Err(Distrust::Way(WayError::Magic(_)))));
+        assert!(matches!(check(), Err(Distrust::Unresolved(ResolveError::Magic(_)))));
         std::fs::remove_file(stage.site().join("package")).unwrap();
         std::fs::write(stage.site().join("a.pth"), vec![b'x'; 300 * 1024]).unwrap();
         assert!(matches!(check(), Err(Distrust::Unreadable { .. })));

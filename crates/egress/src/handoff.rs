@@ -12,23 +12,23 @@ use tokio::net::{TcpStream, UnixStream};
 use windlass_protocol::SessionId;
 use windlass_protocol::ids::{ID_CHARS_MAX, IdError};
 
-/// Why a message is not one.
+/// Why a keeper's message cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReceiveError {
-    #[error("the message cannot be received: {0}")]
+    #[error("cannot receive the message: {0}")]
     Io(#[from] io::Error),
-    #[error("the message has {0} descriptors, not one")]
+    #[error("the message has {0} descriptors instead of one")]
     Descriptors(usize),
-    #[error("the descriptor is no stream socket")]
+    #[error("the descriptor is not a stream socket")]
     NoStream,
-    #[error("the message has no session's id: {0}")]
+    #[error("the message has no valid session id: {0}")]
     Id(#[from] IdError),
 }
 
-/// Room for one more descriptor than there may be, so that a second is seen.
+/// Space for one descriptor more than is allowed, so that a second descriptor is detected.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// Waits for the message of `keeper`.
+/// Waits for the message of `keeper`: the client's connection and its session.
 pub(super) async fn receive(keeper: &UnixStream) -> Result<(TcpStream, SessionId), ReceiveError> {
     let (id, mut descriptors) = keeper.async_io(Interest::READABLE, || receive_now(keeper)).await?;
     let count = descriptors.len();
@@ -45,7 +45,7 @@ pub(super) async fn receive(keeper: &UnixStream) -> Result<(TcpStream, SessionId
 }
 
 fn receive_now(keeper: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    // One more than an id has, so that a longer one is not taken for it.
+    // One byte more than the longest id, so that a longer text is not truncated to a valid id.
     let mut id = vec![0; ID_CHARS_MAX + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
@@ -59,8 +59,8 @@ fn receive_now(keeper: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         }
     }
     if received.flags.contains(ReturnFlags::CTRUNC) {
-        // Some were lost: more than there is room for, or no descriptor was free.
-        return Err(io::Error::other("descriptors were lost on the way"));
+        // The message had more descriptors than the space holds, or the node had no free descriptor.
+        return Err(io::Error::other("descriptors were lost"));
     }
     Ok((id, descriptors))
 }
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a message of these bytes and descriptors.
+    /// Sends a message of these bytes and descriptors; returns the received session id.
     async fn passed(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<String, ReceiveError> {
         let (keeper, node) = UnixStream::pair().unwrap();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_keeper_that_says_nothing_brings_nothing() {
+    async fn a_keeper_that_closes_without_a_message_is_an_error() {
         let (keeper, node) = UnixStream::pair().unwrap();
         drop(keeper);
         assert!(matches!(receive(&node).await, Err(ReceiveError::Descriptors(0))));

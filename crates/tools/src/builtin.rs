@@ -1,9 +1,9 @@
-//! The node's own tools, by which code finds out what else there is: `windlass.describe`,
-//! `windlass.list`, `windlass.search`, and `search` where nobody offers one. Pure.
+//! The built-in tools, with which code discovers other tools: `windlass.describe`, `windlass.list`,
+//! `windlass.search`, and `search` unless a host offers a tool of that name. Pure.
 
-mod near;
 mod search;
 mod signature;
+mod similar;
 #[cfg(test)]
 mod tests;
 
@@ -18,34 +18,34 @@ use windlass_protocol::host::{OWN_GROUP, ToolError, ToolOffer};
 
 use super::hub::{Caller, Hub};
 
-/// Tools in one list.
+/// Maximum number of tools in one list.
 const LIST_MAX: usize = 1000;
 
-/// Tools that a search finds where the code does not say, and at most.
-const FOUND_DEFAULT: usize = 10;
-const FOUND_MAX: usize = 100;
+/// Default and maximum number of search results.
+const HITS_DEFAULT: usize = 10;
+const HITS_MAX: usize = 100;
 
-/// Characters of a tool's summary; a longer first line is cut.
+/// Maximum number of characters in a tool's summary; a longer first line is cut.
 const SUMMARY_CHARS_MAX: usize = 200;
 
-/// Near matches that are named where there is no such tool.
-const NEAR_MAX: usize = 3;
+/// Maximum number of similar names in the error for an unknown tool.
+const SIMILAR_MAX: usize = 3;
 
-/// The plain name of `windlass.search`, unless a host offers a tool of that name.
+/// The short name of `windlass.search`, unless a host offers a tool of that name.
 const SEARCH: &str = "search";
 
-/// The answer of one of the node's own tools; none, if the name is not one of them.
+/// The result of a built-in tool; `None` if the name is not one of them.
 pub fn answer(
     hub: &Hub,
     caller: &Caller,
     name: &str,
     arguments: &[u8],
 ) -> Option<Result<Vec<u8>, ToolError>> {
-    let Some((OWN_GROUP, own)) = name.split_once('.') else {
-        let ours = name == SEARCH && hub.offer(caller, SEARCH).is_none();
-        return ours.then(|| search(hub, caller, arguments));
+    let Some((OWN_GROUP, builtin)) = name.split_once('.') else {
+        let is_search = name == SEARCH && hub.offer(caller, SEARCH).is_none();
+        return is_search.then(|| search(hub, caller, arguments));
     };
-    Some(match own {
+    Some(match builtin {
         "describe" => describe(hub, caller, arguments),
         "list" => Ok(list(hub, caller)),
         "search" => search(hub, caller, arguments),
@@ -53,7 +53,7 @@ pub fn answer(
     })
 }
 
-/// What the caller may call, for people: what the words lead to, or all by name.
+/// The tools that the caller may call, for people: the results of a search, or all by name.
 pub fn show(hub: &Hub, caller: &Caller, words: Option<&str>) -> SessionTools {
     let offers = hub.offers(caller);
     let found: Vec<&ToolOffer> = match words {
@@ -69,21 +69,21 @@ pub fn show(hub: &Hub, caller: &Caller, words: Option<&str>) -> SessionTools {
     SessionTools { tools: found.into_iter().map(tool).collect(), more }
 }
 
-/// Whether a name that no host offers may be one of the node's own.
-pub fn is_own(name: &str) -> bool {
+/// Whether a name that no host offers may be a built-in tool.
+pub fn is_builtin(name: &str) -> bool {
     name == SEARCH || name.split_once('.').is_some_and(|(group, _)| group == OWN_GROUP)
 }
 
-/// The error of a call to what nobody offers: names what was perhaps meant.
+/// The error for a call to an unknown tool; it suggests similar names.
 pub fn not_found(hub: &Hub, caller: &Caller, name: &str) -> ToolError {
-    let offers = seen(hub, caller);
-    let near = near::to(name, offers.iter().map(|offer| offer.name.as_str()), NEAR_MAX);
-    let message = match near.as_slice() {
+    let offers = visible_tools(hub, caller);
+    let similar = similar::names(name, offers.iter().map(|offer| offer.name.as_str()), SIMILAR_MAX);
+    let message = match similar.as_slice() {
         [] if offers.len() <= 1 => {
-            format!("there is no tool {name:?}: nobody offers tools to this session")
+            format!("there is no tool {name:?}: no tools are offered to this session")
         }
         [] => format!("there is no tool {name:?}"),
-        near => format!("there is no tool {name:?}; near it: {}", near.join(", ")),
+        similar => format!("there is no tool {name:?}; similar names: {}", similar.join(", ")),
     };
     ToolError { message, code: Some(ErrorCode::ToolNotFound), kind: None }
 }
@@ -97,12 +97,12 @@ struct DescribeArguments {
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Description<'a> {
     Tool { name: &'a str, description: &'a str, input_schema: &'a Value },
-    Group { name: &'a str, tools: Vec<Line<'a>> },
+    Group { name: &'a str, tools: Vec<ToolSummary<'a>> },
 }
 
 fn describe(hub: &Hub, caller: &Caller, arguments: &[u8]) -> Result<Vec<u8>, ToolError> {
     let DescribeArguments { name } = parse(arguments)?;
-    let built_in = || (name == SEARCH).then(|| BUILT_IN.clone());
+    let built_in = || (name == SEARCH).then(|| BUILTIN_SEARCH.clone());
     if let Some(offer) = hub.offer(caller, &name).or_else(built_in) {
         let input_schema = offer.input_schema.as_ref().unwrap_or(&ANY_OBJECT);
         let (name, description) = (&*offer.name, &*offer.description);
@@ -110,8 +110,8 @@ fn describe(hub: &Hub, caller: &Caller, arguments: &[u8]) -> Result<Vec<u8>, Too
     }
     let offers = hub.offers(caller);
     let of_group = |offer: &&Arc<ToolOffer>| group(&offer.name) == Some(&*name);
-    let tools: Vec<Line<'_>> =
-        offers.iter().filter(of_group).take(LIST_MAX).map(|offer| line(offer)).collect();
+    let tools: Vec<ToolSummary<'_>> =
+        offers.iter().filter(of_group).take(LIST_MAX).map(|offer| tool_summary(offer)).collect();
     if tools.is_empty() {
         return Err(not_found(hub, caller, &name));
     }
@@ -119,21 +119,21 @@ fn describe(hub: &Hub, caller: &Caller, arguments: &[u8]) -> Result<Vec<u8>, Too
 }
 
 #[derive(Serialize)]
-struct List<'a> {
-    tools: Vec<Line<'a>>,
+struct ToolList<'a> {
+    tools: Vec<ToolSummary<'a>>,
     more: bool,
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct ToolSummary<'a> {
     name: &'a str,
     summary: String,
 }
 
 fn list(hub: &Hub, caller: &Caller) -> Vec<u8> {
-    let offers = seen(hub, caller);
-    let tools = offers.iter().take(LIST_MAX).map(|offer| line(offer)).collect();
-    to_json(&List { tools, more: offers.len() > LIST_MAX })
+    let offers = visible_tools(hub, caller);
+    let tools = offers.iter().take(LIST_MAX).map(|offer| tool_summary(offer)).collect();
+    to_json(&ToolList { tools, more: offers.len() > LIST_MAX })
 }
 
 #[derive(Deserialize)]
@@ -145,7 +145,7 @@ struct SearchArguments {
 }
 
 #[derive(Serialize)]
-struct Found<'a> {
+struct SearchHit<'a> {
     name: &'a str,
     summary: String,
     signature: String,
@@ -153,11 +153,11 @@ struct Found<'a> {
 
 fn search(hub: &Hub, caller: &Caller, arguments: &[u8]) -> Result<Vec<u8>, ToolError> {
     let SearchArguments { words, limit } = parse(arguments)?;
-    let limit = limit.unwrap_or(FOUND_DEFAULT).clamp(1, FOUND_MAX);
+    let limit = limit.unwrap_or(HITS_DEFAULT).clamp(1, HITS_MAX);
     let offers = hub.offers(caller);
-    let found: Vec<Found<'_>> = search::best(&words, &offers, limit)
+    let found: Vec<SearchHit<'_>> = search::best(&words, &offers, limit)
         .into_iter()
-        .map(|offer| Found {
+        .map(|offer| SearchHit {
             name: &offer.name,
             summary: summary(&offer.description),
             signature: signature::of(offer, caller.words),
@@ -166,19 +166,19 @@ fn search(hub: &Hub, caller: &Caller, arguments: &[u8]) -> Result<Vec<u8>, ToolE
     Ok(to_json(&found))
 }
 
-/// What the caller sees, the plain `search` included.
-fn seen(hub: &Hub, caller: &Caller) -> Vec<Arc<ToolOffer>> {
+/// The tools that the caller may call, including the built-in `search`.
+fn visible_tools(hub: &Hub, caller: &Caller) -> Vec<Arc<ToolOffer>> {
     let mut offers = hub.offers(caller);
-    if let Err(place) = offers.binary_search_by(|offer| offer.name.as_str().cmp(SEARCH)) {
-        offers.insert(place, BUILT_IN.clone());
+    if let Err(index) = offers.binary_search_by(|offer| offer.name.as_str().cmp(SEARCH)) {
+        offers.insert(index, BUILTIN_SEARCH.clone());
     }
     offers
 }
 
 static ANY_OBJECT: LazyLock<Value> = LazyLock::new(|| json!({"type": "object"}));
 
-/// What is offered as `search` where nobody else does.
-static BUILT_IN: LazyLock<Arc<ToolOffer>> = LazyLock::new(|| {
+/// The declaration of `search`, used unless a host offers a tool of that name.
+static BUILTIN_SEARCH: LazyLock<Arc<ToolOffer>> = LazyLock::new(|| {
     Arc::new(ToolOffer {
         name: SEARCH.to_owned(),
         description: "Find tools by words in their names and descriptions, best first.\n\n\
@@ -188,7 +188,7 @@ static BUILT_IN: LazyLock<Arc<ToolOffer>> = LazyLock::new(|| {
             "type": "object",
             "properties": {
                 "words": {"type": "string", "description": "what the tool should do"},
-                "limit": {"type": "integer", "default": FOUND_DEFAULT},
+                "limit": {"type": "integer", "default": HITS_DEFAULT},
             },
             "required": ["words"],
         })),
@@ -196,24 +196,25 @@ static BUILT_IN: LazyLock<Arc<ToolOffer>> = LazyLock::new(|| {
     })
 });
 
-fn line(offer: &ToolOffer) -> Line<'_> {
-    Line { name: &offer.name, summary: summary(&offer.description) }
+fn tool_summary(offer: &ToolOffer) -> ToolSummary<'_> {
+    ToolSummary { name: &offer.name, summary: summary(&offer.description) }
 }
 
-/// The first line that says something.
+/// The first non-empty line.
 fn summary(description: &str) -> String {
-    let line = description.lines().map(str::trim).find(|line| !line.is_empty());
-    line.unwrap_or_default().chars().take(SUMMARY_CHARS_MAX).collect()
+    let tool_summary =
+        description.lines().map(str::trim).find(|tool_summary| !tool_summary.is_empty());
+    tool_summary.unwrap_or_default().chars().take(SUMMARY_CHARS_MAX).collect()
 }
 
-/// What stands before the dot.
+/// The part of a name before the dot.
 fn group(name: &str) -> Option<&str> {
     name.split_once('.').map(|(group, _)| group)
 }
 
 fn parse<T: DeserializeOwned>(arguments: &[u8]) -> Result<T, ToolError> {
     serde_json::from_slice(arguments).map_err(|error| ToolError {
-        message: format!("the arguments are not what is asked for: {error}"),
+        message: format!("the arguments do not match the tool's schema: {error}"),
         code: Some(ErrorCode::BadRequest),
         kind: None,
     })

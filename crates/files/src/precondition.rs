@@ -1,24 +1,25 @@
-//! What a client may require of a file before it is changed, and the etag by which it says so.
+//! The precondition that a client can set on a change of a file, and the etag that identifies a
+//! version of a file.
 
 use rustix::fs::Stat;
 
 use super::FileError;
 
-/// What a file must be like.
+/// The state that a file must have before a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Condition {
+pub enum Precondition {
     #[default]
     Any,
-    /// There is one.
+    /// The file exists.
     Present,
-    /// There is one, with one of these etags.
+    /// The file exists and has one of these etags.
     OneOf(Vec<String>),
-    /// There is none.
+    /// The file does not exist.
     Absent,
 }
 
-impl Condition {
-    /// Of `If-Match` and `If-None-Match`, or the fields of that name.
+impl Precondition {
+    /// Parses the headers `If-Match` and `If-None-Match`, or the JSON fields of the same meaning.
     pub fn parse(if_match: Option<&str>, if_none_match: Option<&str>) -> Result<Self, FileError> {
         match (if_match.map(str::trim), if_none_match.map(str::trim)) {
             (None, None) => Ok(Self::Any),
@@ -36,7 +37,7 @@ impl Condition {
         }
     }
 
-    /// Whether it holds for a file that is there, or is not.
+    /// Whether the precondition holds for this file; `None` means that the file does not exist.
     pub fn holds(&self, file: Option<&Stat>) -> bool {
         match (self, file) {
             (Self::Any, _) | (Self::Present, Some(_)) | (Self::Absent, None) => true,
@@ -46,7 +47,7 @@ impl Condition {
     }
 }
 
-/// A file's version: another file, another length or another moment of change is another etag.
+/// Identifies a version of a file. Another inode, length or change time gives another etag.
 pub fn etag(stat: &Stat) -> String {
     let (modified, changed) = (nanoseconds(stat.st_mtime, stat.st_mtime_nsec), {
         nanoseconds(stat.st_ctime, stat.st_ctime_nsec)
@@ -54,7 +55,7 @@ pub fn etag(stat: &Stat) -> String {
     format!("{:x}-{:x}-{modified:x}-{changed:x}", stat.st_ino, stat.st_size)
 }
 
-/// Whether both are the same version of a file; renames do not count, as they do for an etag.
+/// Whether both are the same version of a file. Unlike an etag, this ignores renames.
 pub fn same_content(one: &Stat, other: &Stat) -> bool {
     let key =
         |stat: &Stat| (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
@@ -71,17 +72,17 @@ mod tests {
 
     #[test]
     fn conditions_are_read_as_http_and_json_write_them() {
-        let one = |etag: &str| Ok(Condition::OneOf(vec![etag.to_owned()]));
+        let one = |etag: &str| Ok(Precondition::OneOf(vec![etag.to_owned()]));
         let parse = |if_match, if_none_match| {
-            Condition::parse(if_match, if_none_match).map_err(|error| error.to_string())
+            Precondition::parse(if_match, if_none_match).map_err(|error| error.to_string())
         };
-        assert_eq!(parse(None, None), Ok(Condition::Any));
+        assert_eq!(parse(None, None), Ok(Precondition::Any));
         assert_eq!(parse(Some("\"a-1\""), None), one("a-1"));
         assert_eq!(parse(Some("a-1"), None), one("a-1"));
-        let two = Condition::OneOf(vec!["a".to_owned(), "b".to_owned()]);
+        let two = Precondition::OneOf(vec!["a".to_owned(), "b".to_owned()]);
         assert_eq!(parse(Some("\"a\", \"b\""), None), Ok(two));
-        assert_eq!(parse(Some("*"), None), Ok(Condition::Present));
-        assert_eq!(parse(None, Some(" *")), Ok(Condition::Absent));
+        assert_eq!(parse(Some("*"), None), Ok(Precondition::Present));
+        assert_eq!(parse(None, Some(" *")), Ok(Precondition::Absent));
         assert!(parse(None, Some("\"a\"")).is_err());
         assert!(parse(Some("*"), Some("*")).is_err());
     }

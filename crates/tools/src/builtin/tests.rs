@@ -1,16 +1,16 @@
-//! The node's own tools as code sees them.
+//! Tests of the built-in tools, as code calls them.
 
 use windlass_protocol::SessionId;
 use windlass_protocol::host::Declaration;
 use windlass_protocol::kinds;
 
 use super::*;
-use crate::Scope;
+use crate::HostScope;
 
 fn world(tools: Value) -> (Hub, Caller) {
     let hub = Hub::default();
     let session = SessionId::parse("s").unwrap();
-    let host = hub.attach(Scope::Session(session.clone())).unwrap();
+    let host = hub.attach(HostScope::Session(session.clone())).unwrap();
     let declaration: Declaration = serde_json::from_value(json!({"tools": tools})).unwrap();
     hub.declare(&host, declaration).unwrap();
     (hub, Caller { session, owner: None, rules: Vec::new(), words: &kinds::DEFAULT.words })
@@ -28,7 +28,7 @@ fn files() -> (Hub, Caller) {
 
 fn ask(world: &(Hub, Caller), name: &str, arguments: Value) -> Result<Value, ToolError> {
     let answer = answer(&world.0, &world.1, name, arguments.to_string().as_bytes());
-    let answer = answer.unwrap_or_else(|| panic!("{name} is not the node's"));
+    let answer = answer.unwrap_or_else(|| panic!("{name} is not a built-in tool"));
     answer.map(|json| serde_json::from_slice(&json).unwrap())
 }
 
@@ -62,18 +62,18 @@ fn tools_and_groups_are_described() {
 }
 
 #[test]
-fn what_is_not_there_is_said_with_what_is_near() {
+fn the_error_for_an_unknown_tool_suggests_similar_names() {
     let world = files();
     let error = ask(&world, "windlass.describe", json!({"name": "files.raed"})).unwrap_err();
     assert_eq!(error.code, Some(ErrorCode::ToolNotFound));
-    assert_eq!(error.message, r#"there is no tool "files.raed"; near it: files.read"#);
+    assert_eq!(error.message, r#"there is no tool "files.raed"; similar names: files.read"#);
     for name in ["file", "windlass", "zebra"] {
         assert!(ask(&world, "windlass.describe", json!({"name": name})).is_err(), "{name}");
     }
     let unknown = ask(&world, "windlass.nothing", json!({})).unwrap_err();
     assert_eq!(unknown.code, Some(ErrorCode::ToolNotFound));
     let alone = not_found(&Hub::default(), &world.1, "zebra");
-    assert_eq!(alone.message, r#"there is no tool "zebra": nobody offers tools to this session"#);
+    assert_eq!(alone.message, r#"there is no tool "zebra": no tools are offered to this session"#);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn everything_is_listed_once_and_sorted() {
 }
 
 #[test]
-fn a_search_tells_how_to_call_what_it_finds() {
+fn a_search_result_has_the_signature_of_each_tool() {
     let world = files();
     let expected = json!([
         {"name": "files.read", "summary": "Read a file.", "signature": "files.read(path: str)"},
@@ -113,7 +113,7 @@ fn a_search_tells_how_to_call_what_it_finds() {
 }
 
 #[test]
-fn a_hosts_search_is_the_hosts() {
+fn a_host_s_search_replaces_the_built_in_one() {
     let world = world(json!([{"name": "search", "description": "The web."}]));
     assert!(answer(&world.0, &world.1, "search", b"{}").is_none());
     assert!(answer(&world.0, &world.1, "weather", b"{}").is_none());

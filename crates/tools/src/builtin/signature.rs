@@ -1,21 +1,20 @@
-//! A tool's arguments as a line of code, made of their JSON schema: what a model reads at a glance. It
-//! leaves out what it does not understand. The words for types and values are those of the session's
-//! language.
+//! A tool's signature as a line of code, made from its JSON schema, for a model to read. Schema parts that
+//! this module does not understand are left out. Types and values are written in the session's language.
 
 use serde_json::{Map, Value};
 use windlass_protocol::host::ToolOffer;
 use windlass_protocol::kinds::Words;
 
-/// Characters of a signature; a longer one is cut.
+/// Maximum number of characters in a signature; a longer one is cut.
 const CHARS_MAX: usize = 400;
 
-/// Characters of one default; of a longer one only that there is one is said.
+/// Maximum number of characters in a literal; a longer one is written as `...`.
 const DEFAULT_CHARS_MAX: usize = 40;
 
-/// Choices that are written out; of more, only their type is.
+/// Maximum number of choices that are written out; for more, only the type is written.
 const CHOICES_MAX: usize = 8;
 
-/// How deep lists of lists are written out.
+/// Maximum depth of nested types that is written out.
 const DEPTH_MAX: usize = 3;
 
 pub(super) fn of(offer: &ToolOffer, words: &Words) -> String {
@@ -48,7 +47,7 @@ fn argument(name: &str, schema: &Value, words: &Words) -> String {
     }
 }
 
-/// The type, where the schema says one that the language has a word for.
+/// The type, if the schema names one that the language has a word for.
 fn kind(schema: &Value, depth: usize, words: &Words) -> Option<String> {
     if let Some(choices) = schema["enum"].as_array()
         && choices.len() <= CHOICES_MAX
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_endless_is_cut() {
+    fn a_long_signature_is_cut() {
         let many: Map<String, Value> =
             (0..1000).map(|n| (format!("a{n}"), json!({"type": "string"}))).collect();
         assert!(with(Value::Object(many)).len() < CHARS_MAX + 10);

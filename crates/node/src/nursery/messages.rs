@@ -1,4 +1,4 @@
-//! Messages to and from the nursery, and the descriptors that go with them.
+//! Messages to and from the nursery, with their descriptors.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
@@ -16,18 +16,18 @@ use rustix::net::{
 use windlass_protocol::limits::LAUNCH_BYTES_MAX;
 use windlass_protocol::nursery::{DESCRIPTORS_MAX, FromNursery, MESSAGE_BYTES_MAX, ToNursery};
 
-/// A request in the form in which it is sent.
+/// A request, encoded for sending.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct EncodedRequest {
     message: Vec<u8>,
-    /// The request itself, where the message only says where it is.
+    /// Holds the request if it is too large for a message. The message then only refers to the file.
     file: Option<OwnedFd>,
 }
 
-impl Letter {
-    /// It fails for a request that no nursery takes, before any is asked.
-    pub fn new(word: &ToNursery) -> io::Result<Self> {
-        let message = serde_json::to_vec(word)?;
+impl EncodedRequest {
+    /// Fails for a request that is over the limit, before anything is sent.
+    pub fn new(request: &ToNursery) -> io::Result<Self> {
+        let message = serde_json::to_vec(request)?;
         if message.len() <= MESSAGE_BYTES_MAX {
             return Ok(Self { message, file: None });
         }
@@ -38,15 +38,16 @@ impl Letter {
         }
         let mut file = File::from(memfd_create(c"windlass-request", MemfdFlags::CLOEXEC)?);
         file.write_all(&message)?;
-        let said = ToNursery::InFile { id: word.id(), bytes: message.len() as u64 };
+        let said = ToNursery::InFile { id: request.id(), bytes: message.len() as u64 };
         Ok(Self { message: serde_json::to_vec(&said)?, file: Some(file.into()) })
     }
 }
 
-/// Sends one message, or fails and has sent nothing. Whoever asks one thing at a time finds room.
+/// Sends one message. On an error nothing was sent. The buffer always has space, because only one request is
+/// in flight at a time.
 pub(super) fn send(
     socket: &OwnedFd,
-    Letter { message, file }: &Letter,
+    EncodedRequest { message, file }: &EncodedRequest,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let descriptors: Vec<BorrowedFd<'_>> =
@@ -66,7 +67,7 @@ pub(super) fn send(
     }
 }
 
-/// Waits for one message, with the handle that may go with it.
+/// Waits for one message. Returns it with its pidfd, if it has one.
 pub(super) fn receive(
     socket: &OwnedFd,
     until: Instant,

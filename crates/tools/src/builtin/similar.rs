@@ -1,36 +1,37 @@
-//! Names that were perhaps meant: of the same letters but for a few, or the same word elsewhere.
+//! Finds tool names that are similar to an unknown name: a small edit distance, or the same last part in
+//! another group.
 
-/// Of each so many letters of a name, one may be wrong.
-const LETTERS_PER_SLIP: usize = 3;
+/// One edit is allowed per so many letters of a name.
+const LETTERS_PER_EDIT: usize = 3;
 
-/// The names nearest to `wanted`, nearest first.
-pub(super) fn to<'n>(
+/// The names most similar to `wanted`, best first.
+pub(super) fn names<'n>(
     wanted: &str,
     names: impl Iterator<Item = &'n str>,
-    most: usize,
+    limit: usize,
 ) -> Vec<&'n str> {
     let wanted = wanted.to_lowercase();
-    let mut near: Vec<(usize, &str)> =
-        names.filter_map(|name| Some((apart(&wanted, &name.to_lowercase())?, name))).collect();
-    near.sort_unstable();
-    near.truncate(most);
-    near.into_iter().map(|(_, name)| name).collect()
+    let mut found: Vec<(usize, &str)> =
+        names.filter_map(|name| Some((distance(&wanted, &name.to_lowercase())?, name))).collect();
+    found.sort_unstable();
+    found.truncate(limit);
+    found.into_iter().map(|(_, name)| name).collect()
 }
 
-/// How far apart two names are; none, if nobody would take one for the other.
-fn apart(wanted: &str, name: &str) -> Option<usize> {
+/// The distance of two names; `None` if they are not similar.
+fn distance(wanted: &str, name: &str) -> Option<usize> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
-    let slips_max = wanted.len() / LETTERS_PER_SLIP;
-    let slips = slips(wanted, name);
-    // The word alone, where the group was forgotten or is another.
+    let edits_max = wanted.len() / LETTERS_PER_EDIT;
+    let edits = edits(wanted, name);
+    // The same last part, with no group or another group.
     let same_word = (last(wanted) == last(name)).then_some(1);
-    let part = (wanted.len() >= LETTERS_PER_SLIP && name.contains(wanted)).then_some(2);
-    let close = (slips <= slips_max).then_some(slips);
+    let part = (wanted.len() >= LETTERS_PER_EDIT && name.contains(wanted)).then_some(2);
+    let close = (edits <= edits_max).then_some(edits);
     [same_word, part, close].into_iter().flatten().min()
 }
 
-/// Letters to add, drop, change or swap with the next to make one of the other.
-fn slips(one: &str, other: &str) -> usize {
+/// Number of letters to insert, delete, substitute or swap to turn one name into the other.
+fn edits(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut before: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_meant_is_named_and_nothing_else() {
+    fn only_similar_names_are_found() {
         let names = ["files.read", "files.read_all", "files.write", "fetch", "search", "weather"];
         for (wanted, expected) in [
             ("files.raed", &["files.read"][..]),
@@ -67,12 +68,12 @@ mod tests {
             ("x", &[]),
             ("", &[]),
         ] {
-            assert_eq!(to(wanted, names.into_iter(), 3), expected, "{wanted}");
+            assert_eq!(super::names(wanted, names.into_iter(), 3), expected, "{wanted}");
         }
     }
 
     #[test]
-    fn slips_are_counted_as_a_hand_makes_them() {
+    fn edits_are_counted() {
         for (one, other, expected) in [
             ("", "", 0),
             ("a", "", 1),
@@ -80,7 +81,7 @@ mod tests {
             ("kitten", "sitting", 3),
             ("été", "ete", 2),
         ] {
-            assert_eq!(slips(one, other), expected, "{one} {other}");
+            assert_eq!(edits(one, other), expected, "{one} {other}");
         }
     }
 }

@@ -1,25 +1,25 @@
-//! Finds tools by words: how well each fits, and in which order they are told.
+//! Searches tools by words and ranks the results.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use windlass_protocol::host::ToolOffer;
 
-/// What a word of the question is worth by where it is found. A name says most.
+/// The score of a query word by where it matches. A match in the name scores most.
 const IS_NAME: u32 = 12;
 const BEGINS_NAME: u32 = 8;
 const IN_NAME: u32 = 5;
 const IN_DESCRIPTION: u32 = 3;
 const BEGINS_IN_DESCRIPTION: u32 = 1;
 
-/// Letters that a word needs to match the start or a part of another.
+/// Minimum length of a word that matches only a part of another word.
 const PART_CHARS_MIN: usize = 3;
 
-/// Words of a question that are looked for; the rest is passed over.
+/// Maximum number of query words; further words are ignored.
 const WORDS_MAX: usize = 32;
 
-/// The tools that fit best: those with most of the words first, then by where these are, then by
-/// name. None fits no word.
+/// The best matching tools, ordered by the number of matching words, then by score, then by name. Tools
+/// that match no word are left out.
 pub(super) fn best<'o>(
     question: &str,
     offers: &'o [Arc<ToolOffer>],
@@ -40,7 +40,7 @@ pub(super) fn best<'o>(
     found.into_iter().map(|(_, _, offer)| offer).collect()
 }
 
-/// How many of the words the tool has, and what that is worth.
+/// How many of the words match the tool, and the total score.
 fn fit(asked: &[String], offer: &ToolOffer) -> (usize, u32) {
     let name = words(&offer.name);
     let description = words(&offer.description);
@@ -54,7 +54,7 @@ fn in_name(word: &str, name: &[String]) -> u32 {
     let worth = |part: &String| {
         if part == word {
             IS_NAME
-        } else if akin(word, part) {
+        } else if shares_start(word, part) {
             BEGINS_NAME
         } else if word.len() >= PART_CHARS_MIN && part.contains(word) {
             IN_NAME
@@ -69,7 +69,7 @@ fn in_description(word: &str, description: &[String]) -> u32 {
     let worth = |part: &String| {
         if part == word {
             IN_DESCRIPTION
-        } else if akin(word, part) {
+        } else if shares_start(word, part) {
             BEGINS_IN_DESCRIPTION
         } else {
             0
@@ -78,14 +78,14 @@ fn in_description(word: &str, description: &[String]) -> u32 {
     description.iter().map(worth).max().unwrap_or(0)
 }
 
-/// Whether one begins with the other: `read` and `reading`, `issues` and `issue`.
-fn akin(one: &str, other: &str) -> bool {
+/// Whether one word starts with the other: `read` and `reading`, `issues` and `issue`.
+fn shares_start(one: &str, other: &str) -> bool {
     one.len().min(other.len()) >= PART_CHARS_MIN
         && (one.starts_with(other) || other.starts_with(one))
 }
 
-/// Words in lower case: split where no letter or digit is, and where a capital follows a small
-/// letter.
+/// The words of a text in lower case. A word ends at a character that is no letter or digit, and between a
+/// small letter and a capital.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tool_that_is_meant_comes_first() {
+    fn the_best_match_comes_first() {
         let offers = [
             offer("files.list", "List the names in a directory."),
             offer("files.read", "Read a file's text."),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn words_end_where_the_eye_ends_them() {
+    fn a_text_is_split_into_words() {
         for (text, expected) in [
             ("files.read_all", &["files", "read", "all"][..]),
             ("createIssue2", &["create", "issue2"]),
