@@ -11,7 +11,7 @@ use std::time::Instant;
 use tokio::sync::Notify;
 use windlass_protocol::SessionId;
 
-use crate::session::Handle;
+use crate::session::SessionHandle;
 
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -31,7 +31,7 @@ pub(crate) struct Directory {
 enum Slot {
     /// Being made: the id is taken and nobody else learns it yet.
     Reserved,
-    Live(Handle),
+    Live(SessionHandle),
     /// The session is over, and its files are being removed. No session of this id is made meanwhile.
     Clearing,
 }
@@ -51,7 +51,7 @@ impl Default for Directory {
 
 impl Directory {
     /// The session, if it lives in this node.
-    pub fn find(&self, id: &SessionId) -> Option<Handle> {
+    pub fn find(&self, id: &SessionId) -> Option<SessionHandle> {
         match self.lock().get(id) {
             Some(Slot::Live(handle)) => Some(handle.clone()),
             Some(Slot::Reserved | Slot::Clearing) | None => None,
@@ -64,7 +64,7 @@ impl Directory {
         matches!(self.lock().get(id), Some(Slot::Reserved | Slot::Live(_)))
     }
 
-    pub fn handles(&self) -> Vec<Handle> {
+    pub fn handles(&self) -> Vec<SessionHandle> {
         let sessions = self.lock();
         let live = sessions.values().filter_map(|slot| match slot {
             Slot::Live(handle) => Some(handle.clone()),
@@ -100,7 +100,7 @@ impl Directory {
     }
 
     /// The session lives; how many there are.
-    pub fn admit(&self, handle: Handle) -> usize {
+    pub fn admit(&self, handle: SessionHandle) -> usize {
         let mut sessions = self.lock();
         sessions.insert(handle.id.clone(), Slot::Live(handle));
         self.made.notify_waiters();

@@ -7,14 +7,14 @@
 //!
 //! What a session does not keep is un-made by [`Provision::release`].
 
-mod base;
 mod environment;
 mod environments;
+mod file_stamps;
 mod launch_size;
 mod lease;
-mod marks;
 mod planner;
 mod pool;
+mod pool_base;
 mod pooled;
 mod session_dir;
 mod tending;
@@ -29,10 +29,10 @@ use windlass_protocol::environments::EnvironmentList;
 use windlass_protocol::policy::{Network, Policy};
 use windlass_protocol::{Epoch, SessionId};
 
-use self::base::PlannedFor;
 use self::environments::Environments;
-use self::planner::{Planned, Planner};
-use self::pooled::{Claimed, Makers};
+use self::planner::{Planner, SessionPlan};
+use self::pool_base::PlannedSession;
+use self::pooled::{ClaimedWorker, Makers};
 use self::session_dir::SessionDir;
 use self::zygote::Zygote;
 use crate::cgroups::SessionCgroups;
@@ -43,7 +43,7 @@ use crate::placeholders::Placeholders;
 use crate::trust::Trust;
 use crate::workers::{Recipe, Workers};
 
-pub(crate) use self::lease::{KeeperDoor, Lease, Made, WorkerParts, WorkerStart};
+pub(crate) use self::lease::{KeeperEndpoint, Lease, SessionResources, WorkerParts, WorkerStart};
 pub(crate) use self::tending::tend;
 
 /// Gets workers for sessions. See the module's first lines.
@@ -61,7 +61,7 @@ pub(crate) struct Provision {
 
 /// What provision works with.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct ProvisionParts {
     pub config: Arc<Config>,
     pub epoch: Epoch,
     pub trust: Arc<Trust>,
@@ -80,8 +80,9 @@ pub(crate) struct SessionSpec<'a> {
 }
 
 impl Provision {
-    pub fn new(parts: Parts) -> Self {
-        let Parts { config, epoch, trust, workers, placeholders, keepers, cgroups } = parts;
+    pub fn new(parts: ProvisionParts) -> Self {
+        let ProvisionParts { config, epoch, trust, workers, placeholders, keepers, cgroups } =
+            parts;
         let planner = Planner::new(config.clone(), cgroups.support().clone());
         let environments = Environments::new(&config, trust.clone());
         let makers = Makers { keepers, cgroups };
@@ -93,7 +94,7 @@ impl Provision {
     pub fn acquire(&self, spec: &SessionSpec<'_>) -> Result<Lease, Failure> {
         let dir = SessionDir::make(&self.config, &self.trust, spec.id, spec.wanted)?;
         let (session, cgroups) = (spec.id.clone(), Vec::new());
-        let mut made = Made { session, dir, cgroups, socket: None };
+        let mut made = SessionResources { session, dir, cgroups, socket: None };
         match self.start(spec, &mut made) {
             Ok((keeper, worker)) => Ok(Lease { keeper, worker, made }),
             Err(failure) => {
@@ -105,7 +106,7 @@ impl Provision {
 
     /// Un-makes all that was made for a session that does not come to be. May wait a little for the
     /// keeper's process to be gone.
-    pub fn release(&self, made: &Made) {
+    pub fn release(&self, made: &SessionResources) {
         if let Some(socket) = &made.socket {
             self.makers.keepers.end_unanswered(&made.session, socket);
         }
@@ -144,8 +145,8 @@ impl Provision {
     fn start(
         &self,
         spec: &SessionSpec<'_>,
-        made: &mut Made,
-    ) -> Result<(KeeperDoor, WorkerParts), Failure> {
+        made: &mut SessionResources,
+    ) -> Result<(KeeperEndpoint, WorkerParts), Failure> {
         let SessionSpec { id, wanted, policy } = spec;
         let dir = &mut made.dir;
         let mut recipe = self.workers.recipe(wanted, &dir.workspace)?;
@@ -161,7 +162,7 @@ impl Provision {
     }
 
     /// Records what the session can write, before anything of it runs and before a zygote is looked for.
-    fn remember_writable(&self, id: &SessionId, planned: &Planned) -> Result<(), Failure> {
+    fn remember_writable(&self, id: &SessionId, planned: &SessionPlan) -> Result<(), Failure> {
         let is_new = self.trust.remember(&planned.writable).map_err(|error| {
             Failure::while_making(format_args!("cannot record what session {id} can write"), &error)
         })?;
@@ -192,16 +193,16 @@ impl Provision {
     fn start_keeper(
         &self,
         spec: &SessionSpec<'_>,
-        made: &mut Made,
-        planned: &Planned,
+        made: &mut SessionResources,
+        planned: &SessionPlan,
         zygote: Option<&Zygote>,
-    ) -> Result<KeeperDoor, Failure> {
-        if let Some(Claimed { socket, cgroups, line }) =
+    ) -> Result<KeeperEndpoint, Failure> {
+        if let Some(ClaimedWorker { socket, cgroups, line }) =
             zygote.and_then(|zygote| self.claim_pooled(spec, made, planned, zygote))
         {
             made.cgroups = cgroups;
             made.socket = Some(socket.clone());
-            return Ok(KeeperDoor { socket, start: WorkerStart::Pool(line) });
+            return Ok(KeeperEndpoint { socket, start: WorkerStart::Pool(line) });
         }
         let id = spec.id;
         let failed = |what: &str, error: &(dyn std::error::Error + 'static)| {
@@ -213,18 +214,18 @@ impl Provision {
         made.socket = Some(socket.clone());
         let connection = zygote.and_then(|zygote| zygote.connect().ok());
         let start = connection.map_or(WorkerStart::Exec, WorkerStart::Zygote);
-        Ok(KeeperDoor { socket, start })
+        Ok(KeeperEndpoint { socket, start })
     }
 
     fn claim_pooled(
         &self,
         spec: &SessionSpec<'_>,
-        made: &Made,
-        planned: &Planned,
+        made: &SessionResources,
+        planned: &SessionPlan,
         zygote: &Zygote,
-    ) -> Option<Claimed> {
+    ) -> Option<ClaimedWorker> {
         let own = [&*made.dir.workspace, &*made.dir.family];
-        let session = PlannedFor { plan: &planned.plan, around: &planned.around, own };
+        let session = PlannedSession { plan: &planned.plan, around: &planned.around, own };
         let worker = self.environments.claim(zygote.number(), &session)?;
         match worker.become_session(&self.makers, spec.id, &spec.policy.limits) {
             Ok(claimed) => Some(claimed),

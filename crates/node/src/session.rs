@@ -15,16 +15,16 @@ mod keeper_side;
 mod leaving;
 mod lifetime;
 mod limits;
+pub(crate) mod output_ends;
 mod public_view;
 mod receipts;
 mod requests;
-pub(crate) mod roots;
 mod round;
 pub(crate) mod start;
 pub(crate) mod take_over;
 mod turn_queue;
 pub(crate) mod turns;
-pub(crate) mod view;
+pub(crate) mod writable_roots;
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -47,9 +47,9 @@ const INBOX_MAX: usize = 256;
 
 /// The owner of a session, to what serves its connections.
 #[derive(Debug)]
-struct Inbox(mpsc::Sender<Request>);
+struct OwnerInbox(mpsc::Sender<Request>);
 
-impl SessionOwner for Inbox {
+impl SessionOwner for OwnerInbox {
     fn report(&self, Decision { host, port, allowed, reason }: Decision) -> BoxFuture<'_, ()> {
         let request = Request::Egress { host, port, allowed, reason };
         Box::pin(async move { drop(self.0.send(request).await) })
@@ -66,7 +66,7 @@ const LATE: Duration = Duration::from_millis(500);
 
 /// How the node reaches a live session.
 #[derive(Debug, Clone)]
-pub(crate) struct Handle {
+pub(crate) struct SessionHandle {
     pub id: SessionId,
     inbox: mpsc::Sender<Request>,
     info: Arc<Mutex<api::Session>>,
@@ -86,40 +86,40 @@ pub(crate) struct Handle {
 /// What the node can ask of a live session.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Submit(Submit),
+    Submit(SubmitRequest),
     /// The turn as it is, or as it is once it ends or asks for input.
     Look {
-        turn: Which,
+        turn: TurnRef,
         until: Until,
-        reply: Reply<Snapshot>,
+        reply: ReplySender<Snapshot>,
     },
     /// Interrupt this turn, or the running one.
     Interrupt {
         turn: Option<TurnId>,
-        reply: Reply<Snapshot>,
+        reply: ReplySender<Snapshot>,
     },
     Input {
         turn: TurnId,
         bytes: Bytes,
         eof: bool,
-        reply: Reply<Snapshot>,
+        reply: ReplySender<Snapshot>,
     },
     Reset {
-        reply: Reply<()>,
+        reply: ReplySender<()>,
     },
     /// Stay idle until `until` is over: a twin is about to be made.
     Hold {
         until: oneshot::Receiver<()>,
-        reply: Reply<fork::Original>,
+        reply: ReplySender<fork::HeldOriginal>,
     },
     /// Have the worker fork.
     Fork {
         fork: Box<Fork>,
-        reply: Reply<ForkDone>,
+        reply: ReplySender<ForkDone>,
     },
     Close {
         grace_ms: u64,
-        reply: Reply<()>,
+        reply: ReplySender<()>,
     },
     /// The code reached for a host, or tried to.
     Egress {
@@ -161,7 +161,7 @@ impl Request {
 }
 
 #[derive(Debug)]
-pub(crate) struct Submit {
+pub(crate) struct SubmitRequest {
     pub id: Option<TurnId>,
     pub code: Bytes,
     pub deadline_ms: Option<u64>,
@@ -170,12 +170,12 @@ pub(crate) struct Submit {
     pub until: Until,
     /// The turn's number, as soon as it has one: whoever stops waiting asks by it.
     pub number: Arc<OnceLock<TurnNo>>,
-    pub reply: Reply<Snapshot>,
+    pub reply: ReplySender<Snapshot>,
 }
 
 /// A turn by either of its names.
 #[derive(Debug, Clone)]
-pub(crate) enum Which {
+pub(crate) enum TurnRef {
     Id(TurnId),
     Number(TurnNo),
 }
@@ -188,15 +188,18 @@ pub(crate) enum Until {
     Settled,
 }
 
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, Failure>>;
+pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, Failure>>;
 
-impl Handle {
+impl SessionHandle {
     pub fn info(&self) -> api::Session {
         self.info.lock().expect("no holder of this lock can panic").clone()
     }
 
     /// Sends a request and waits for its answer. A session that ended meanwhile answers so.
-    pub async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Failure> {
+    pub async fn ask<T>(
+        &self,
+        request: impl FnOnce(ReplySender<T>) -> Request,
+    ) -> Result<T, Failure> {
         let (reply, answer) = oneshot::channel();
         self.send(request(reply)).await?;
         answer.await.unwrap_or_else(|_| Err(self.gone()))

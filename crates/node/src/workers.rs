@@ -2,7 +2,7 @@
 //! knows their command lines and environments.
 
 mod environment;
-mod files;
+mod program_files;
 mod python;
 
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ use super::body::{Asked, InPath};
 use super::reply::{Answer, bad_request, internal, session_id, turn_id};
 use super::turns::{reader_of, recorded};
 use crate::failure::Failure;
-use crate::session::{Request, Until, Which};
+use crate::session::{Request, TurnRef, Until};
 
 /// Matches in one search reply.
 const MATCHES_DEFAULT: usize = 100;
@@ -70,7 +70,7 @@ async fn extent(
     let Some(turn) = turn else { return Ok(OutputRange { to: end, ..OutputRange::ALL }) };
     let turn = turn_id(turn.to_owned())?;
     if let Some(handle) = app.sessions.find(id) {
-        let which = Which::Id(turn.clone());
+        let which = TurnRef::Id(turn.clone());
         let look = |reply| Request::Look { turn: which, until: Until::Now, reply };
         if let Ok(snapshot) = handle.ask(look).await {
             let range = snapshot.turn.range();

@@ -24,9 +24,9 @@ use super::reply::{Answer, bad_request, internal, session_id, turn_id};
 use super::sessions::live;
 use crate::bounds::{Bounds, BudgetShare};
 use crate::failure::Failure;
+use crate::session::output_ends::{OutputExcerpt, end_bytes};
 use crate::session::turns::{Snapshot, Turn as Known};
-use crate::session::view::{Shown, end_bytes};
-use crate::session::{Handle, Request, Submit, Until, Which};
+use crate::session::{Request, SessionHandle, SubmitRequest, TurnRef, Until};
 use windlass_tools::within::OpenWithin;
 
 /// A turn to submit, checked.
@@ -88,7 +88,7 @@ impl Wish {
     pub fn into_request(self) -> (Request, Pending) {
         let (reply, answer) = oneshot::channel();
         let number = Arc::new(OnceLock::new());
-        let submit = Submit {
+        let submit = SubmitRequest {
             id: self.id,
             code: self.code,
             deadline_ms: self.deadline_ms,
@@ -104,10 +104,10 @@ impl Wish {
 
 impl Pending {
     /// The turn when it is settled or the wait has passed, whichever is first.
-    pub async fn answer(self, app: &App, handle: &Handle) -> Answer<Turn> {
+    pub async fn answer(self, app: &App, handle: &SessionHandle) -> Answer<Turn> {
         let number = self.number;
         let now = || match number.get() {
-            Some(number) => Ok(Which::Number(*number)),
+            Some(number) => Ok(TurnRef::Number(*number)),
             None => Err(Failure::new(
                 ErrorCode::Overloaded,
                 format!("session {} has not taken the turn yet", handle.id),
@@ -121,10 +121,10 @@ impl Pending {
 /// Waits for `answer`, and when the wait has passed asks how the turn is now.
 async fn settled(
     patience: &Patience,
-    handle: &Handle,
+    handle: &SessionHandle,
     answer: oneshot::Receiver<Result<Snapshot, Failure>>,
     wait: Duration,
-    now: impl FnOnce() -> Result<Which, Failure>,
+    now: impl FnOnce() -> Result<TurnRef, Failure>,
 ) -> Result<Snapshot, Failure> {
     let gone = |_| Err(handle.gone());
     if wait.is_zero() {
@@ -180,7 +180,7 @@ pub(super) async fn look(
     if let Some(handle) = app.sessions.find(&session) {
         let (reply, answer) = oneshot::channel();
         let (wait, _place) = wait(query.wait_ms, &app.serving.bounds);
-        let which = Which::Id(turn.clone());
+        let which = TurnRef::Id(turn.clone());
         let asked = Request::Look { turn: which.clone(), until: until(wait), reply };
         handle.send(asked).await?;
         match settled(&app.serving.patience, &handle, answer, wait, || Ok(which)).await {
@@ -220,7 +220,11 @@ pub(super) async fn interrupt_running(
     interrupted(&app, &live(&app, session)?, None).await
 }
 
-async fn interrupted(app: &App, handle: &Handle, turn: Option<TurnId>) -> Answer<Json<Turn>> {
+async fn interrupted(
+    app: &App,
+    handle: &SessionHandle,
+    turn: Option<TurnId>,
+) -> Answer<Json<Turn>> {
     let snapshot = handle.ask(|reply| Request::Interrupt { turn, reply }).await?;
     let reader = || Ok(handle.reader.clone());
     present(app, &handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
@@ -325,7 +329,7 @@ fn from_journal(
     range: OutputRange,
     bytes: u64,
     budget: usize,
-) -> Answer<Shown> {
+) -> Answer<OutputExcerpt> {
     let part = if bytes <= budget as u64 { budget } else { end_bytes(budget) };
     let mut head = reader.head(part, range).map_err(internal)?.bytes;
     head.truncate(part);
@@ -334,7 +338,7 @@ fn from_journal(
     } else {
         reader.tail(part as u64, range).map_err(internal)?.bytes
     };
-    Ok(Shown { head, tail, bytes })
+    Ok(OutputExcerpt { head, tail, bytes })
 }
 
 /// How long a reply may wait, and its place among those that do. Where too many wait already, the

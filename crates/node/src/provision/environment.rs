@@ -9,8 +9,8 @@ use windlass_protocol::environments::{
     self, EnvironmentEntry, POOL_DEFAULT, PoolInfo, ZygoteInfo, ZygoteState,
 };
 
-use super::base::{PlannedFor, PoolBase};
-use super::pool::{Effect, Event, Memory, Pool, PoolKey, WorkerNo};
+use super::pool::{FreeMemory, PoolEffect, PoolEvent, PoolKey, WorkerNo, WorkerPool};
+use super::pool_base::{PlannedSession, PoolBase};
 use super::pooled::PooledWorker;
 use super::zygote::Zygote;
 use crate::config::StartBy;
@@ -21,18 +21,18 @@ pub(super) struct Environment {
     pub entry: EnvironmentEntry,
     /// Pooled workers of one key.
     pool_size: usize,
-    state: Mutex<State>,
+    state: Mutex<EnvironmentState>,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct EnvironmentState {
     /// The interpreter, once it was looked for.
     pub program: Option<PathBuf>,
-    pub zygote: Stage,
+    pub zygote: ZygoteStage,
     /// When a session last asked.
     pub used: Option<Instant>,
-    pub memory: Memory,
-    pool: Pool,
+    pub memory: FreeMemory,
+    pool: WorkerPool,
     /// The bases of all keys that the pool knows.
     bases: Vec<Arc<PoolBase>>,
     workers: HashMap<WorkerNo, PooledWorker>,
@@ -44,7 +44,7 @@ pub(super) struct State {
 
 /// Where a zygote is in its life.
 #[derive(Debug, Default)]
-pub(super) enum Stage {
+pub(super) enum ZygoteStage {
     #[default]
     None,
     Starting,
@@ -62,13 +62,13 @@ impl Environment {
             StartBy::Exec | StartBy::Zygote => 0,
         };
         let born = Instant::now();
-        let state = State {
+        let state = EnvironmentState {
             program: None,
-            zygote: Stage::None,
+            zygote: ZygoteStage::None,
             // As if somebody had asked: the first session should find a zygote.
             used: Some(born),
-            memory: Memory::Enough,
-            pool: Pool::new(pool_size),
+            memory: FreeMemory::Enough,
+            pool: WorkerPool::new(pool_size),
             bases: Vec::new(),
             workers: HashMap::new(),
             to_make: Vec::new(),
@@ -78,26 +78,28 @@ impl Environment {
         Self { entry: entry.clone(), pool_size, state: Mutex::new(state) }
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, EnvironmentState> {
         self.state.lock().expect("no holder of this lock can panic")
     }
 
     /// Whether the base of sessions that ask for nothing special is still to be found.
     pub fn lacks_base(&self) -> bool {
         let state = self.lock();
-        self.pool_size > 0 && matches!(state.zygote, Stage::Ready(_)) && state.bases.is_empty()
+        self.pool_size > 0
+            && matches!(state.zygote, ZygoteStage::Ready(_))
+            && state.bases.is_empty()
     }
 
     /// Whether a zygote or a pooled worker is on its way.
     pub fn is_on_its_way(&self) -> bool {
         let state = self.lock();
         match &state.zygote {
-            Stage::None => state.used.is_some(),
-            Stage::Starting => true,
-            Stage::Ready(_) => {
+            ZygoteStage::None => state.used.is_some(),
+            ZygoteStage::Starting => true,
+            ZygoteStage::Ready(_) => {
                 self.pool_size > 0 && (state.bases.is_empty() || !state.pool.is_settled())
             }
-            Stage::Failed { .. } => false,
+            ZygoteStage::Failed { .. } => false,
         }
     }
 
@@ -111,10 +113,10 @@ impl Environment {
             error: None,
         };
         let zygote = match &state.zygote {
-            Stage::None => none,
-            Stage::Starting => ZygoteInfo { state: ZygoteState::Starting, ..none },
-            Stage::Ready(zygote) => zygote.info(),
-            Stage::Failed { why, .. } => {
+            ZygoteStage::None => none,
+            ZygoteStage::Starting => ZygoteInfo { state: ZygoteState::Starting, ..none },
+            ZygoteStage::Ready(zygote) => zygote.info(),
+            ZygoteStage::Failed { why, .. } => {
                 ZygoteInfo { state: ZygoteState::Failed, error: Some(why.clone()), ..none }
             }
         };
@@ -129,17 +131,17 @@ impl Environment {
     }
 }
 
-impl State {
+impl EnvironmentState {
     /// Whether its zygote is this one.
     pub fn is_of(&self, number: u64) -> bool {
-        matches!(&self.zygote, Stage::Ready(zygote) if zygote.number() == number)
+        matches!(&self.zygote, ZygoteStage::Ready(zygote) if zygote.number() == number)
     }
 
     /// A pooled worker for a session with this plan.
-    pub fn claim(&mut self, session: &PlannedFor<'_>) -> Option<PooledWorker> {
+    pub fn claim(&mut self, session: &PlannedSession<'_>) -> Option<PooledWorker> {
         let key = self.key_of(session)?;
         loop {
-            let worker = self.apply(Event::Claimed(key))?;
+            let worker = self.apply(PoolEvent::Claimed(key))?;
             if worker.is_alive() {
                 return Some(worker);
             }
@@ -149,14 +151,14 @@ impl State {
 
     /// The key of a session's plan; none where no pooled worker could become the session's. The pool forgets
     /// keys that could be the plan's, were the machine as it was when their workers were made.
-    fn key_of(&mut self, session: &PlannedFor<'_>) -> Option<PoolKey> {
+    fn key_of(&mut self, session: &PlannedSession<'_>) -> Option<PoolKey> {
         let fits = |base: &&Arc<PoolBase>| base.is_for(session.plan);
         let fitting: Vec<Arc<PoolBase>> = self.bases.iter().filter(fits).cloned().collect();
         for base in fitting {
             if base.is_current(session.around) {
                 return Some(base.key);
             }
-            self.apply(Event::Stale(base.key));
+            self.apply(PoolEvent::Stale(base.key));
         }
         // A plan may need what no base can have, where the workspace holds the node's own directories.
         let base = Some(PoolBase::of(session)).filter(|base| base.is_for(session.plan))?;
@@ -173,9 +175,9 @@ impl State {
     /// Sessions with this base are expected.
     pub fn expect(&mut self, base: PoolBase) {
         // The zygote may have gone, or a session have come, while the base was looked for.
-        if matches!(self.zygote, Stage::Ready(_)) && self.bases.is_empty() {
+        if matches!(self.zygote, ZygoteStage::Ready(_)) && self.bases.is_empty() {
             let key = self.add_base(base);
-            self.apply(Event::Expected(key));
+            self.apply(PoolEvent::Expected(key));
         }
     }
 
@@ -184,10 +186,10 @@ impl State {
         match made {
             Some(worker) => {
                 self.workers.insert(number, worker);
-                self.apply(Event::Made(number));
+                self.apply(PoolEvent::Made(number));
             }
             None => {
-                self.apply(Event::MakeFailed(number));
+                self.apply(PoolEvent::MakeFailed(number));
             }
         }
     }
@@ -197,14 +199,14 @@ impl State {
         let dead = self.workers.iter().filter(|(_, worker)| !worker.is_alive());
         for number in dead.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.to_end.extend(self.workers.remove(&number));
-            self.apply(Event::Ended(number));
+            self.apply(PoolEvent::Ended(number));
         }
-        self.apply(Event::Tick);
+        self.apply(PoolEvent::Tick);
     }
 
     /// How long until [`Self::tick`] is due.
     pub fn until_tick(&self) -> Option<Duration> {
-        if !matches!(self.zygote, Stage::Ready(_)) {
+        if !matches!(self.zygote, ZygoteStage::Ready(_)) {
             return None;
         }
         let now = self.born.elapsed();
@@ -218,32 +220,32 @@ impl State {
 
     /// Ends the zygote if a session can write to where its code came from; whether it stays.
     pub fn keep_if_trusted(&mut self, trust: &Trust) -> bool {
-        let Stage::Ready(zygote) = &self.zygote else { return true };
+        let ZygoteStage::Ready(zygote) = &self.zygote else { return true };
         let Err(why) = zygote.check_trust(trust) else { return true };
         tracing::warn!(%why, "a zygote is ended");
         self.end_zygote();
-        self.zygote = Stage::Failed { why: Advice(&why).to_string(), since: Instant::now() };
+        self.zygote = ZygoteStage::Failed { why: Advice(&why).to_string(), since: Instant::now() };
         false
     }
 
     /// Ends the zygote and its pooled workers. Workers that sessions have claimed go on.
     pub fn end_zygote(&mut self) {
-        self.zygote = Stage::None;
-        self.apply(Event::ZygoteGone);
+        self.zygote = ZygoteStage::None;
+        self.apply(PoolEvent::ZygoteGone);
     }
 
     /// Steps the pool, and notes what is to be done; the worker that the pool gives.
-    fn apply(&mut self, event: Event) -> Option<PooledWorker> {
+    fn apply(&mut self, event: PoolEvent) -> Option<PooledWorker> {
         let mut given = None;
         for effect in self.pool.step(event, self.born.elapsed(), self.memory) {
             match effect {
-                Effect::Give(number) => given = self.workers.remove(&number),
-                Effect::End(number) => self.to_end.extend(self.workers.remove(&number)),
-                Effect::Forget(key) => self.bases.retain(|base| base.key != key),
-                Effect::Make(key, number) => {
+                PoolEffect::Give(number) => given = self.workers.remove(&number),
+                PoolEffect::End(number) => self.to_end.extend(self.workers.remove(&number)),
+                PoolEffect::Forget(key) => self.bases.retain(|base| base.key != key),
+                PoolEffect::Make(key, number) => {
                     match self.bases.iter().find(|base| base.key == key).cloned() {
                         Some(base) => self.to_make.push((number, base)),
-                        None => drop(self.apply(Event::MakeFailed(number))),
+                        None => drop(self.apply(PoolEvent::MakeFailed(number))),
                     }
                 }
             }

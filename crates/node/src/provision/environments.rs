@@ -15,8 +15,8 @@ use tokio::sync::{Notify, watch};
 use windlass_procs::Wanted;
 use windlass_protocol::environments::EnvironmentList;
 
-use super::base::PlannedFor;
-use super::environment::{Environment, Stage};
+use super::environment::{Environment, ZygoteStage};
+use super::pool_base::PlannedSession;
 use super::pooled::PooledWorker;
 use super::zygote::Zygote;
 use crate::config::{Config, StartBy};
@@ -76,9 +76,9 @@ impl Environments {
         let mut state = environment.lock();
         state.used = Some(Instant::now());
         let zygote = match &state.zygote {
-            Stage::Ready(zygote) => Some(zygote.clone()),
-            Stage::None => None,
-            Stage::Starting | Stage::Failed { .. } => return None,
+            ZygoteStage::Ready(zygote) => Some(zygote.clone()),
+            ZygoteStage::None => None,
+            ZygoteStage::Starting | ZygoteStage::Failed { .. } => return None,
         };
         let ready = zygote.filter(|zygote| {
             let is_current = zygote.is_current();
@@ -96,7 +96,7 @@ impl Environments {
     }
 
     /// A pooled worker, for a session that [`Self::zygote_for`] gave this zygote to.
-    pub fn claim(&self, zygote: u64, session: &PlannedFor<'_>) -> Option<PooledWorker> {
+    pub fn claim(&self, zygote: u64, session: &PlannedSession<'_>) -> Option<PooledWorker> {
         if self.start != StartBy::Pool {
             return None;
         }

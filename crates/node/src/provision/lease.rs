@@ -14,9 +14,9 @@ use crate::workers::Recipe;
 #[derive(Debug)]
 #[must_use = "a lease that is not kept must be released"]
 pub(crate) struct Lease {
-    pub keeper: KeeperDoor,
+    pub keeper: KeeperEndpoint,
     pub worker: WorkerParts,
-    pub made: Made,
+    pub made: SessionResources,
 }
 
 /// What the keeper is told of its worker.
@@ -33,7 +33,7 @@ pub(crate) struct WorkerParts {
 
 /// How a keeper is reached for the first time.
 #[derive(Debug)]
-pub(crate) struct KeeperDoor {
+pub(crate) struct KeeperEndpoint {
     pub socket: PathBuf,
     pub start: WorkerStart,
 }
@@ -51,7 +51,7 @@ pub(crate) enum WorkerStart {
 
 /// What was made for a session until now.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct SessionResources {
     pub session: SessionId,
     pub dir: SessionDir,
     pub cgroups: Vec<PathBuf>,

@@ -14,7 +14,7 @@ use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::{Network, Policy, PolicyRequest, WorkspaceAccess};
 use windlass_protocol::{ErrorCode, SessionId};
 
-use super::base::{PlannedFor, PoolBase};
+use super::pool_base::{PlannedSession, PoolBase};
 use super::session_dir::{self, SessionDir};
 use crate::config::Config;
 use crate::failure::Failure;
@@ -40,7 +40,7 @@ pub(crate) struct Planner {
 
 /// A session's plan, and what it was made from.
 #[derive(Debug)]
-pub(super) struct Planned {
+pub(super) struct SessionPlan {
     pub plan: Plan,
     /// The plan as keepers get it.
     pub text: String,
@@ -75,7 +75,7 @@ impl Planner {
         dir: &mut SessionDir,
         recipe: &mut Recipe,
         placeholders: &Placeholders,
-    ) -> Result<Planned, Failure> {
+    ) -> Result<SessionPlan, Failure> {
         let machine = self.machine();
         if depth(policy, machine) == Depth::Rules {
             dir.make_tmp(&self.config, self.config.tmp_of(id))?;
@@ -95,7 +95,7 @@ impl Planner {
             check_interpreter(&place, recipe)?;
         }
         environment(policy, &plan, dir.tmp.as_deref(), recipe);
-        Ok(Planned { plan, text, around, writable: writable(policy, place) })
+        Ok(SessionPlan { plan, text, around, writable: writable(policy, place) })
     }
 
     /// The base of sessions whose clients ask for nothing special, before there is such a session.
@@ -116,7 +116,7 @@ impl Planner {
             survey_with(&self.surroundings, &policy, &site, depth(&policy, machine));
         let plan = plan(&policy, machine, &place).ok()?;
         let own = [&*place.workspace, place.family.as_deref()?];
-        Some(PoolBase::of(&PlannedFor { plan: &plan, around: &around, own }))
+        Some(PoolBase::of(&PlannedSession { plan: &plan, around: &around, own }))
     }
 
     /// What the survey looks around for.

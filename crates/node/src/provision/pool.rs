@@ -55,7 +55,7 @@ pub(super) struct WorkerNo(pub u64);
 pub(super) type Now = Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum PoolEvent {
     /// Sessions with this key are expected.
     Expected(PoolKey),
     /// A session with this key asks for a worker.
@@ -76,14 +76,14 @@ pub(super) enum Event {
 
 /// What the machine has free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum FreeMemory {
     Enough,
     /// No worker is made, and the least recently used key loses its workers with each tick.
     Short,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum PoolEffect {
     /// The session that asks gets this worker.
     Give(WorkerNo),
     /// A worker is to be made. The answer is [`Event::Made`] or [`Event::MakeFailed`].
@@ -96,12 +96,12 @@ pub(super) enum Effect {
 
 /// See the module's first lines.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct WorkerPool {
     /// Workers of one key.
     size: usize,
-    keys: Vec<Slot>,
+    keys: Vec<KeySlot>,
     /// Claims since the pool was last full.
-    row: Option<Row>,
+    row: Option<ClaimSeries>,
     /// Workers that are being made for keys that the pool has forgotten meanwhile.
     abandoned: Vec<WorkerNo>,
     next: u64,
@@ -109,13 +109,13 @@ pub(super) struct Pool {
 
 /// A row of claims.
 #[derive(Debug, Clone, Copy)]
-struct Row {
+struct ClaimSeries {
     first: Now,
     last: Now,
     claims: u32,
 }
 
-impl Row {
+impl ClaimSeries {
     /// Until when the pool is not refilled.
     fn paused_until(&self) -> Now {
         let after_last = self.last + REFILL_PAUSE;
@@ -127,7 +127,7 @@ impl Row {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct KeySlot {
     key: PoolKey,
     /// Whether the key has workers.
     filled: bool,
@@ -138,7 +138,7 @@ struct Slot {
     failed_at: Option<Now>,
 }
 
-impl Slot {
+impl KeySlot {
     /// Workers that are to be made now.
     fn missing(&self, size: usize, now: Now) -> usize {
         let is_paused = self.failed_at.is_some_and(|at| at + RETRY > now);
@@ -151,41 +151,41 @@ impl Slot {
     }
 }
 
-impl Pool {
+impl WorkerPool {
     pub fn new(size: usize) -> Self {
         let (keys, abandoned) = (Vec::new(), Vec::new());
         Self { size, keys, row: None, abandoned, next: 1 }
     }
 
     /// Decides what follows from an event.
-    pub fn step(&mut self, event: Event, now: Now, memory: Memory) -> Vec<Effect> {
+    pub fn step(&mut self, event: PoolEvent, now: Now, memory: FreeMemory) -> Vec<PoolEffect> {
         let mut effects = Vec::new();
         match event {
-            Event::Expected(key) => {
+            PoolEvent::Expected(key) => {
                 let filled = self.filled();
                 self.slot_of(key, now, &mut effects).filled |= filled < KEYS_MAX;
             }
-            Event::Claimed(key) => self.claim(key, now, &mut effects),
-            Event::Made(worker) => match self.made(worker) {
+            PoolEvent::Claimed(key) => self.claim(key, now, &mut effects),
+            PoolEvent::Made(worker) => match self.made(worker) {
                 Some(slot) => {
                     slot.failed_at = None;
                     slot.ready.push_back(worker);
                 }
-                None => effects.push(Effect::End(worker)),
+                None => effects.push(PoolEffect::End(worker)),
             },
-            Event::MakeFailed(worker) => {
+            PoolEvent::MakeFailed(worker) => {
                 if let Some(slot) = self.made(worker) {
                     slot.failed_at = Some(now);
                 }
             }
-            Event::Ended(worker) => {
+            PoolEvent::Ended(worker) => {
                 self.keys.iter_mut().for_each(|slot| slot.ready.retain(|one| *one != worker));
             }
-            Event::Stale(key) => self.forget(|slot| slot.key == key, &mut effects),
-            Event::ZygoteGone => self.forget(|_| true, &mut effects),
-            Event::Tick => self.forget_idle(now, memory, &mut effects),
+            PoolEvent::Stale(key) => self.forget(|slot| slot.key == key, &mut effects),
+            PoolEvent::ZygoteGone => self.forget(|_| true, &mut effects),
+            PoolEvent::Tick => self.forget_idle(now, memory, &mut effects),
         }
-        if memory == Memory::Enough {
+        if memory == FreeMemory::Enough {
             self.refill(now, &mut effects);
         }
         effects
@@ -221,16 +221,16 @@ impl Pool {
         self.keys.iter().all(|slot| slot.is_full(self.size))
     }
 
-    fn claim(&mut self, key: PoolKey, now: Now, effects: &mut Vec<Effect>) {
-        let row = self.row.get_or_insert(Row { first: now, last: now, claims: 0 });
-        *row = Row { last: now, claims: row.claims.saturating_add(1), ..*row };
+    fn claim(&mut self, key: PoolKey, now: Now, effects: &mut Vec<PoolEffect>) {
+        let row = self.row.get_or_insert(ClaimSeries { first: now, last: now, claims: 0 });
+        *row = ClaimSeries { last: now, claims: row.claims.saturating_add(1), ..*row };
         let filled = self.filled();
         let oldest = self.least_recently_used(|slot| slot.filled && slot.key != key);
         let is_known = self.keys.iter().any(|slot| slot.key == key);
         let slot = self.slot_of(key, now, effects);
         let before = std::mem::replace(&mut slot.claimed_at, now);
         if let Some(worker) = slot.ready.pop_front() {
-            effects.push(Effect::Give(worker));
+            effects.push(PoolEffect::Give(worker));
         }
         if slot.filled {
             return;
@@ -248,7 +248,7 @@ impl Pool {
 
     /// The slot of a key. Where there is none, it is made; the least recently used key that has no
     /// workers is forgotten for it.
-    fn slot_of(&mut self, key: PoolKey, now: Now, effects: &mut Vec<Effect>) -> &mut Slot {
+    fn slot_of(&mut self, key: PoolKey, now: Now, effects: &mut Vec<PoolEffect>) -> &mut KeySlot {
         if let Some(place) = self.keys.iter().position(|slot| slot.key == key) {
             return &mut self.keys[place];
         }
@@ -259,7 +259,7 @@ impl Pool {
         }
         let place = self.keys.len();
         let ready = VecDeque::new();
-        self.keys.push(Slot {
+        self.keys.push(KeySlot {
             key,
             filled: false,
             ready,
@@ -270,41 +270,41 @@ impl Pool {
         &mut self.keys[place]
     }
 
-    fn least_recently_used(&self, among: impl Fn(&Slot) -> bool) -> Option<(PoolKey, Now)> {
+    fn least_recently_used(&self, among: impl Fn(&KeySlot) -> bool) -> Option<(PoolKey, Now)> {
         let slots = self.keys.iter().filter(|slot| among(slot));
         slots.min_by_key(|slot| slot.claimed_at).map(|slot| (slot.key, slot.claimed_at))
     }
 
     /// A worker is no longer being made; the slot that it is for, if the pool still knows its key.
-    fn made(&mut self, worker: WorkerNo) -> Option<&mut Slot> {
+    fn made(&mut self, worker: WorkerNo) -> Option<&mut KeySlot> {
         self.abandoned.retain(|one| *one != worker);
         let slot = self.keys.iter_mut().find(|slot| slot.making.contains(&worker))?;
         slot.making.retain(|one| *one != worker);
         Some(slot)
     }
 
-    fn forget(&mut self, which: impl Fn(&Slot) -> bool, effects: &mut Vec<Effect>) {
+    fn forget(&mut self, which: impl Fn(&KeySlot) -> bool, effects: &mut Vec<PoolEffect>) {
         for slot in self.keys.extract_if(.., |slot| which(slot)) {
-            effects.extend(slot.ready.iter().map(|worker| Effect::End(*worker)));
-            effects.push(Effect::Forget(slot.key));
+            effects.extend(slot.ready.iter().map(|worker| PoolEffect::End(*worker)));
+            effects.push(PoolEffect::Forget(slot.key));
             self.abandoned.extend(slot.making);
         }
     }
 
-    fn forget_idle(&mut self, now: Now, memory: Memory, effects: &mut Vec<Effect>) {
+    fn forget_idle(&mut self, now: Now, memory: FreeMemory, effects: &mut Vec<PoolEffect>) {
         let newest = self.keys.iter().filter(|slot| slot.filled).map(|slot| slot.claimed_at).max();
-        let is_idle = |slot: &Slot| {
+        let is_idle = |slot: &KeySlot| {
             slot.claimed_at + KEY_IDLE <= now && (!slot.filled || Some(slot.claimed_at) < newest)
         };
         self.forget(is_idle, effects);
-        if memory == Memory::Short
+        if memory == FreeMemory::Short
             && let Some((oldest, _)) = self.least_recently_used(|slot| slot.filled)
         {
             self.forget(|slot| slot.key == oldest, effects);
         }
     }
 
-    fn refill(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    fn refill(&mut self, now: Now, effects: &mut Vec<PoolEffect>) {
         if self.is_full() {
             self.row = None;
             return;
@@ -328,7 +328,7 @@ impl Pool {
             let worker = WorkerNo(self.next);
             self.next += 1;
             slot.making.push(worker);
-            effects.push(Effect::Make(slot.key, worker));
+            effects.push(PoolEffect::Make(slot.key, worker));
         }
     }
 

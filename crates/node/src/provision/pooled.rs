@@ -16,7 +16,7 @@ use windlass_protocol::policy::Limits;
 use windlass_protocol::{SessionId, parts};
 
 use super::Zygote;
-use super::base::PoolBase;
+use super::pool_base::PoolBase;
 use crate::cgroups::SessionCgroups;
 use crate::keepers::{self, Keepers};
 use crate::passing;
@@ -41,7 +41,7 @@ pub(super) struct PooledWorker {
 
 /// What a session gets of a pooled worker.
 #[derive(Debug)]
-pub(super) struct Claimed {
+pub(super) struct ClaimedWorker {
     pub socket: PathBuf,
     pub cgroups: Vec<PathBuf>,
     /// The connection that the keeper waits on.
@@ -108,7 +108,7 @@ impl PooledWorker {
         makers: &Makers,
         session: &SessionId,
         limits: &Limits,
-    ) -> io::Result<Claimed> {
+    ) -> io::Result<ClaimedWorker> {
         let socket = makers.keepers.socket_of(session);
         let renamed = std::fs::rename(&self.socket, &socket)
             .and_then(|()| makers.cgroups.limit(&self.cgroups, limits));
@@ -118,7 +118,7 @@ impl PooledWorker {
             return Err(error);
         }
         makers.keepers.starting.rename(&self.id, session);
-        Ok(Claimed { socket, cgroups: self.cgroups, line: self.line.into() })
+        Ok(ClaimedWorker { socket, cgroups: self.cgroups, line: self.line.into() })
     }
 
     /// Ends the worker with its keeper. May wait a little for the keeper's process to be gone.

@@ -10,9 +10,9 @@ use windlass_protocol::confinement::Isolation;
 use windlass_protocol::{ErrorCode, SessionId};
 
 use super::Provision;
-use super::base::PoolBase;
-use super::environment::{Environment, Stage};
-use super::pool::{Memory, WorkerNo};
+use super::environment::{Environment, ZygoteStage};
+use super::pool::{FreeMemory, WorkerNo};
+use super::pool_base::PoolBase;
 use super::pooled::PooledWorker;
 use super::zygote::{Zygote, ZygoteError};
 use crate::config::StartBy;
@@ -54,11 +54,11 @@ pub(crate) async fn tend(provision: Arc<Provision>) {
 
 fn next_look(environment: &Environment) -> Duration {
     let state = environment.lock();
-    let round = if matches!(state.zygote, Stage::Failed { .. }) { RETRY } else { ROUND };
+    let round = if matches!(state.zygote, ZygoteStage::Failed { .. }) { RETRY } else { ROUND };
     state.until_tick().map_or(round, |wait| wait.min(round))
 }
 
-async fn look_after(provision: &Arc<Provision>, place: usize, memory: Memory) {
+async fn look_after(provision: &Arc<Provision>, place: usize, memory: FreeMemory) {
     let environment = &provision.environments.list[place];
     if environment.lock().program.is_none() {
         find_program(provision, environment).await;
@@ -74,23 +74,23 @@ async fn look_after(provision: &Arc<Provision>, place: usize, memory: Memory) {
         state.keep_if_trusted(&provision.trust);
         let in_use = state.used.is_some_and(|used| used.elapsed() < IDLE);
         match &state.zygote {
-            Stage::None if in_use => start(&mut state.zygote, provision, place),
-            Stage::Failed { since, .. } if since.elapsed() >= RETRY && in_use => {
+            ZygoteStage::None if in_use => start(&mut state.zygote, provision, place),
+            ZygoteStage::Failed { since, .. } if since.elapsed() >= RETRY && in_use => {
                 start(&mut state.zygote, provision, place);
             }
-            Stage::Ready(_) if !in_use => {
+            ZygoteStage::Ready(_) if !in_use => {
                 state.end_zygote();
                 state.used = None;
             }
-            Stage::Ready(_) => {
+            ZygoteStage::Ready(_) => {
                 state.memory = memory;
                 state.tick();
             }
-            Stage::None | Stage::Starting | Stage::Failed { .. } => {}
+            ZygoteStage::None | ZygoteStage::Starting | ZygoteStage::Failed { .. } => {}
         }
         let zygote = match &state.zygote {
-            Stage::Ready(zygote) => Some(zygote.clone()),
-            Stage::None | Stage::Starting | Stage::Failed { .. } => None,
+            ZygoteStage::Ready(zygote) => Some(zygote.clone()),
+            ZygoteStage::None | ZygoteStage::Starting | ZygoteStage::Failed { .. } => None,
         };
         let (to_make, to_end) = state.take_work();
         (zygote, to_make, to_end)
@@ -124,7 +124,7 @@ async fn find_program(provision: &Arc<Provision>, environment: &Environment) {
     match found {
         Ok(Ok(program)) => state.program = Some(program),
         Ok(Err(failure)) => {
-            state.zygote = Stage::Failed { why: failure.message, since: Instant::now() };
+            state.zygote = ZygoteStage::Failed { why: failure.message, since: Instant::now() };
         }
         Err(error) => tracing::warn!(%error, "an interpreter could not be looked for"),
     }
@@ -145,8 +145,8 @@ async fn find_base(provision: &Arc<Provision>, environment: &Environment) {
     }
 }
 
-fn start(stage: &mut Stage, provision: &Arc<Provision>, place: usize) {
-    *stage = Stage::Starting;
+fn start(stage: &mut ZygoteStage, provision: &Arc<Provision>, place: usize) {
+    *stage = ZygoteStage::Starting;
     tokio::spawn(start_zygote(provision.clone(), place));
 }
 
@@ -173,13 +173,13 @@ async fn start_zygote(provision: Arc<Provision>, place: usize) {
             if let Ok(end) = zygote.end() {
                 tokio::spawn(watch(provision.clone(), place, end, number));
             }
-            Stage::Ready(zygote)
+            ZygoteStage::Ready(zygote)
         }
         Ok(Err(error)) => {
             tracing::warn!(interpreter, %error, "there is no zygote");
-            Stage::Failed { why: error.to_string(), since: Instant::now() }
+            ZygoteStage::Failed { why: error.to_string(), since: Instant::now() }
         }
-        Err(error) => Stage::Failed { why: error.to_string(), since: Instant::now() },
+        Err(error) => ZygoteStage::Failed { why: error.to_string(), since: Instant::now() },
     };
     environment.lock().zygote = stage;
     provision.environments.wanted.notify_one();
@@ -210,7 +210,7 @@ async fn watch(
         state.end_zygote();
         if since.elapsed() < RETRY {
             let why = "it ended soon after it was ready".to_owned();
-            state.zygote = Stage::Failed { why, since: Instant::now() };
+            state.zygote = ZygoteStage::Failed { why, since: Instant::now() };
         }
         provision.environments.wanted.notify_one();
     }
@@ -238,10 +238,14 @@ async fn make(
 }
 
 /// Whether the machine has room for another pooled worker.
-fn memory() -> Memory {
+fn memory() -> FreeMemory {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let free = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
     // A machine that does not say has enough.
-    if free.is_none_or(|free| free >= FREE_KIB_MIN) { Memory::Enough } else { Memory::Short }
+    if free.is_none_or(|free| free >= FREE_KIB_MIN) {
+        FreeMemory::Enough
+    } else {
+        FreeMemory::Short
+    }
 }

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Signal, pidfd_send_signal};
 use windlass_protocol::environments::{ZygoteInfo, ZygoteState};
 
-use super::marks::Marks;
+use super::file_stamps::FileStamps;
 use crate::keepers::Keepers;
 use crate::nursery::Born;
 use crate::passing;
@@ -46,7 +46,7 @@ pub(crate) struct Zygote {
     env: BTreeMap<String, String>,
     reads_at_start: fn(&str) -> bool,
     missing: Vec<String>,
-    marks: Marks,
+    marks: FileStamps,
     /// The directories from which the zygote loaded its code.
     trusted: Places,
     /// The generation of writable roots at the last check. None of those roots could change the
@@ -83,7 +83,7 @@ impl Zygote {
         let _in_use = trust.hold(&trusted).map_err(|why| distrusted(&why))?;
         let started = keepers.nursery.zygote(&argv, &env, Path::new("/"), log.as_fd());
         let (process, control) = started.map_err(failed("start it"))?;
-        let (marks, missing) = (Marks::of(places), Vec::new());
+        let (marks, missing) = (FileStamps::of(places), Vec::new());
         let mut zygote = Self {
             number,
             process,

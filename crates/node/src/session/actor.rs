@@ -13,17 +13,17 @@ use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
 
 use super::Request;
 use super::calls::ToolCalls;
-use super::effects::Reported;
+use super::effects::TurnEndReport;
 use super::fork::ForkSide;
-use super::journal_side::{JournalSide, Written, fail_cut_turns};
-use super::keeper_link::Filled;
+use super::journal_side::{JournalSide, JournalWrite, fail_cut_turns};
+use super::keeper_link::LinkActivity;
 use super::keeper_side::KeeperSide;
 use super::leaving::leave;
 use super::lifetime::Lifetime;
 use super::public_view::PublicView;
 use super::round::Round;
 use super::turn_queue::TurnQueue;
-use super::turns::{Extent, Snapshot};
+use super::turns::{OutputExtent, Snapshot};
 use crate::context::Context;
 use crate::failure::Failure;
 
@@ -48,7 +48,7 @@ pub(crate) struct Actor {
 }
 
 /// What ends the task.
-pub(super) enum Leave {
+pub(super) enum LeaveReason {
     /// The session is over.
     Ended,
     /// A newer node has the keeper, or this node stops: the session lives on without us.
@@ -57,7 +57,7 @@ pub(super) enum Leave {
 
 /// What whoever caused an event is to be told, besides what is recorded and done.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum EventVerdict {
     Done,
     Refused(ErrorCode),
 }
@@ -69,14 +69,14 @@ impl Actor {
                 break left;
             }
             if self.machine.is_ended() {
-                break Leave::Ended;
+                break LeaveReason::Ended;
             }
         };
         leave(self, left).await;
     }
 
     /// Waits for one thing to happen and deals with it whole.
-    async fn round(&mut self) -> Option<Leave> {
+    async fn round(&mut self) -> Option<LeaveReason> {
         let dues = [
             self.queue.next_due(),
             self.keeper.due(),
@@ -90,7 +90,7 @@ impl Actor {
             filled = self.keeper.link.fill() => self.hear_keeper(filled),
             request = self.inbox.recv() => match request {
                 Some(request) => self.serve(request),
-                None => Some(Leave::Released(None)),
+                None => Some(LeaveReason::Released(None)),
             },
             () = self.fork.released(), if self.fork.is_held() => {
                 self.fork.let_go();
@@ -108,14 +108,14 @@ impl Actor {
     }
 
     /// Takes in what the keeper has sent by now, a bounded number of reads of it.
-    async fn hear_what_has_come(&mut self) -> Option<Leave> {
+    async fn hear_what_has_come(&mut self) -> Option<LeaveReason> {
         for _ in 0..READS_BEFORE_TIME_MAX {
             let filled = tokio::select! {
                 biased;
                 filled = self.keeper.link.fill() => filled,
                 () = std::future::ready(()) => return None,
             };
-            let closed = filled == Filled::Closed;
+            let closed = filled == LinkActivity::Closed;
             if let leave @ Some(_) = self.hear_keeper(filled) {
                 return leave;
             }
@@ -126,18 +126,18 @@ impl Actor {
         None
     }
 
-    fn hear_keeper(&mut self, filled: Filled) -> Option<Leave> {
+    fn hear_keeper(&mut self, filled: LinkActivity) -> Option<LeaveReason> {
         match filled {
-            Filled::Some => {
+            LinkActivity::Received => {
                 self.keeper.is_heard();
                 self.take_messages()
             }
-            Filled::Room => {
+            LinkActivity::Writable => {
                 self.calls.send_waiting(&mut self.keeper);
                 self.commit();
                 None
             }
-            Filled::Closed => {
+            LinkActivity::Closed => {
                 self.keeper_hung_up();
                 None
             }
@@ -191,7 +191,7 @@ impl Actor {
     }
 
     /// One decision: the machine moves on, and its effects become records and acts.
-    pub(super) fn apply(&mut self, event: Event) -> Verdict {
+    pub(super) fn apply(&mut self, event: Event) -> EventVerdict {
         self.apply_reported(event, &mut None)
     }
 
@@ -200,16 +200,16 @@ impl Actor {
     pub(super) fn apply_reported(
         &mut self,
         event: Event,
-        reported: &mut Option<Reported>,
-    ) -> Verdict {
+        reported: &mut Option<TurnEndReport>,
+    ) -> EventVerdict {
         let (machine, effects) = std::mem::take(&mut self.machine).step(event);
         self.machine = machine;
-        let mut verdict = Verdict::Done;
+        let mut verdict = EventVerdict::Done;
         for effect in effects {
             match effect {
                 Effect::Refuse { code, .. }
                 | Effect::RefuseInterrupt { code, .. }
-                | Effect::RefuseInput { code, .. } => verdict = Verdict::Refused(code),
+                | Effect::RefuseInput { code, .. } => verdict = EventVerdict::Refused(code),
                 effect => self.plan(effect, reported),
             }
         }
@@ -251,7 +251,7 @@ impl Actor {
         let mut records = std::mem::take(&mut self.round.records);
         let written = self.journal.write(&mut records, &mut self.keeper.link.half);
         self.count_failed(written);
-        if written == Written::No {
+        if written == JournalWrite::Failed {
             let mut failed = fail_cut_turns(&mut records, &mut self.queue.turns);
             self.journal.owe(&mut records);
             failed.extend(self.stop_for_room());
@@ -283,8 +283,8 @@ impl Actor {
     }
 
     /// Counts a write that failed.
-    pub(super) fn count_failed(&self, written: Written) {
-        if written == Written::No {
+    pub(super) fn count_failed(&self, written: JournalWrite) {
+        if written == JournalWrite::Failed {
             self.context.metrics.append_failed();
         }
     }
@@ -306,7 +306,7 @@ impl Actor {
         };
         let open = self.journal.facts().open_turn(turn).filter(|_| found.end.is_none());
         if let Some(open) = open {
-            found.extent = Extent::of(open);
+            found.extent = OutputExtent::of(open);
         }
         Ok(Snapshot { turn: found, state })
     }

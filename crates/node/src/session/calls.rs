@@ -18,7 +18,7 @@ use windlass_protocol::link::Command;
 use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
 
 use super::keeper_side::KeeperSide;
-use super::round::{Act, Round};
+use super::round::{Round, SessionAct};
 use crate::context::Context;
 use windlass_tools::{Caller, Host, HostId, own};
 
@@ -35,13 +35,13 @@ pub(super) struct ToolCalls {
     open: HashMap<CallNo, OpenCall>,
     deadlines: BTreeSet<(Instant, CallNo)>,
     /// Parts of answers that wait for room on the link, in order.
-    waiting: VecDeque<(TurnNo, CallNo, Answer)>,
+    waiting: VecDeque<(TurnNo, CallNo, ToolAnswer)>,
     waiting_bytes: usize,
 }
 
 #[derive(Debug)]
 struct OpenCall {
-    to: To,
+    to: CallTarget,
     name: String,
     since: Instant,
     until: Instant,
@@ -51,10 +51,10 @@ struct OpenCall {
 
 /// Who answers a call.
 #[derive(Debug)]
-enum To {
+enum CallTarget {
     Host(Arc<Host>),
     /// The node itself, once it has all the arguments.
-    Own(Vec<u8>),
+    Node(Vec<u8>),
 }
 
 /// Part of a call, from the keeper.
@@ -146,7 +146,7 @@ impl ToolCalls {
             more: part.more,
         };
         round.record_heard(Some(link), Some(part.turn), kind, Bytes::new());
-        round.acts.push(Act::PassCall(part));
+        round.acts.push(SessionAct::PassCall(part));
     }
 
     /// Passes a part of a call on to whoever answers it. `within` is the call in which the turn was submitted.
@@ -163,12 +163,12 @@ impl ToolCalls {
         } else if !self.knows(turn, call) {
             // It has failed already, which the keeper knows; or an earlier node had its first
             // part, and nobody knows what became of that.
-            answer_call(turn, call, Answer::failed(&node_gone()), round);
+            answer_call(turn, call, ToolAnswer::failed(&node_gone()), round);
             return;
         }
         let Some(open) = self.open.get_mut(&call) else { return };
         match &mut open.to {
-            To::Own(arguments) => {
+            CallTarget::Node(arguments) => {
                 arguments.extend_from_slice(&part.body);
                 if arguments.len() > OWN_ARGUMENT_BYTES_MAX {
                     let message = format!("{OWN_ARGUMENT_BYTES_MAX} bytes of arguments are enough");
@@ -178,7 +178,7 @@ impl ToolCalls {
                     self.answer_own(turn, call, node, round);
                 }
             }
-            To::Host(host) => {
+            CallTarget::Host(host) => {
                 let deadline_ms = millis_until(open.until);
                 let session = self.caller.session.clone();
                 let name = part.name;
@@ -209,16 +209,16 @@ impl ToolCalls {
             Some(route) => {
                 route.host.called_by(&self.caller.session);
                 node.within.open(self.named(part.turn, part.call), within);
-                Some(To::Host(route.host))
+                Some(CallTarget::Host(route.host))
             }
-            None => own::is_own(&part.name).then(|| To::Own(Vec::new())),
+            None => own::is_own(&part.name).then(|| CallTarget::Node(Vec::new())),
         };
         let Some(to) = to else {
             let error = own::not_found(hub, &self.caller, &part.name);
             let (turn, call) = (part.turn, part.call);
-            let ended = Ended { ok: false, code: error.code, bytes: 0, since: now };
+            let ended = CallEnd { ok: false, code: error.code, bytes: 0, since: now };
             record_end(turn, call, ended, node, round);
-            return answer_call(turn, call, Answer::failed(&error), round);
+            return answer_call(turn, call, ToolAnswer::failed(&error), round);
         };
         let until = now + Duration::from_millis(allowed);
         let name = part.name.clone();
@@ -227,13 +227,14 @@ impl ToolCalls {
     }
 
     fn answer_own(&mut self, turn: TurnNo, call: CallNo, node: &Context, round: &mut Round) {
-        let Some(OpenCall { to: To::Own(arguments), name, .. }) = self.open.get(&call) else {
+        let Some(OpenCall { to: CallTarget::Node(arguments), name, .. }) = self.open.get(&call)
+        else {
             return;
         };
         match own::answer(&node.tools, &self.caller, name, arguments) {
             Some(Ok(body)) => {
                 self.end(call, Ok(body.len()), node, round);
-                let answer = Answer { ok: true, more: false, body: body.into() };
+                let answer = ToolAnswer { ok: true, more: false, body: body.into() };
                 answer_call(turn, call, answer, round);
             }
             Some(Err(error)) => self.fail(call, &error, None, node, round),
@@ -271,7 +272,7 @@ impl ToolCalls {
         } else {
             let (more, bytes) = (ok && more, open.answered);
             // It goes ahead of its record: nobody learns from it what the journal must have first.
-            self.send_answer(turn, call, Answer { ok, more, body }.bounded(), keeper);
+            self.send_answer(turn, call, ToolAnswer { ok, more, body }.bounded(), keeper);
             keeper.flush();
             if !more {
                 let ended = if ok { Ok(bytes) } else { Err((Some(ErrorCode::ToolFailed), bytes)) };
@@ -334,8 +335,8 @@ impl ToolCalls {
     pub fn fail_unknown(&self, turn: TurnNo, calls: &[CallNo], node: &Context, round: &mut Round) {
         for call in calls.iter().filter(|call| !self.knows(turn, **call)) {
             let (code, since) = (Some(ErrorCode::ToolHostGone), Instant::now());
-            record_end(turn, *call, Ended { ok: false, code, bytes: 0, since }, node, round);
-            answer_call(turn, *call, Answer::failed(&node_gone()), round);
+            record_end(turn, *call, CallEnd { ok: false, code, bytes: 0, since }, node, round);
+            answer_call(turn, *call, ToolAnswer::failed(&node_gone()), round);
         }
     }
 
@@ -353,11 +354,11 @@ impl ToolCalls {
             self.cancel_at_host(call, reason);
         }
         self.end(call, Err((error.code, 0)), node, round);
-        answer_call(turn, call, Answer::failed(error), round);
+        answer_call(turn, call, ToolAnswer::failed(error), round);
     }
 
     fn cancel_at_host(&self, call: CallNo, reason: CancelReason) {
-        if let Some(OpenCall { to: To::Host(host), .. }) = self.open.get(&call) {
+        if let Some(OpenCall { to: CallTarget::Host(host), .. }) = self.open.get(&call) {
             let (session, turn) = (self.caller.session.clone(), self.turn);
             host.send_first(&ToHost::ToolCancel { session, turn, call, reason });
         }
@@ -378,7 +379,7 @@ impl ToolCalls {
                 Err((code, bytes)) => (false, code, bytes),
             };
             let since = open.since;
-            record_end(self.turn, call, Ended { ok, code, bytes, since }, node, round);
+            record_end(self.turn, call, CallEnd { ok, code, bytes, since }, node, round);
         }
     }
 
@@ -387,7 +388,7 @@ impl ToolCalls {
         &mut self,
         turn: TurnNo,
         call: CallNo,
-        answer: Answer,
+        answer: ToolAnswer,
         keeper: &mut KeeperSide,
     ) {
         if self.waiting.is_empty() && !keeper.link.crowded() {
@@ -417,21 +418,21 @@ impl ToolCalls {
     }
 }
 
-fn record_end(turn: TurnNo, call: CallNo, ended: Ended, node: &Context, round: &mut Round) {
-    let Ended { ok, code, bytes, since } = ended;
+fn record_end(turn: TurnNo, call: CallNo, ended: CallEnd, node: &Context, round: &mut Round) {
+    let CallEnd { ok, code, bytes, since } = ended;
     node.metrics.tool_call(code);
     let wall_ms = since.elapsed().as_secs_f64() * 1000.0;
     let kind = EventKind::ToolEnded { call, ok, code, bytes: bytes as u64, wall_ms };
     round.record(Some(turn), kind, Bytes::new());
 }
 
-fn answer_call(turn: TurnNo, call: CallNo, answer: Answer, round: &mut Round) {
-    round.acts.push(Act::AnswerCall { turn, call, answer });
+fn answer_call(turn: TurnNo, call: CallNo, answer: ToolAnswer, round: &mut Round) {
+    round.acts.push(SessionAct::AnswerCall { turn, call, answer });
 }
 
 /// Each command holds what one frame can.
-fn command_answer(turn: TurnNo, call: CallNo, answer: Answer, keeper: &mut KeeperSide) {
-    let Answer { ok, more, mut body } = answer;
+fn command_answer(turn: TurnNo, call: CallNo, answer: ToolAnswer, keeper: &mut KeeperSide) {
+    let ToolAnswer { ok, more, mut body } = answer;
     loop {
         let part = body.split_to(body.len().min(CHUNK_BYTES_MAX));
         let more = more || !body.is_empty();
@@ -444,21 +445,21 @@ fn command_answer(turn: TurnNo, call: CallNo, answer: Answer, keeper: &mut Keepe
 
 /// An answer, or a part of one.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ToolAnswer {
     pub ok: bool,
     pub more: bool,
     pub body: Bytes,
 }
 
 /// How a call ended.
-struct Ended {
+struct CallEnd {
     ok: bool,
     code: Option<ErrorCode>,
     bytes: usize,
     since: Instant,
 }
 
-impl Answer {
+impl ToolAnswer {
     fn failed(error: &ToolError) -> Self {
         let body = serde_json::to_vec(error).expect("texts and codes always have a JSON form");
         Self { ok: false, more: false, body: body.into() }.bounded()
@@ -476,7 +477,7 @@ impl Answer {
 
 impl OpenCall {
     fn is_of(&self, host: HostId) -> bool {
-        matches!(&self.to, To::Host(to) if to.id() == host)
+        matches!(&self.to, CallTarget::Host(to) if to.id() == host)
     }
 }
 

@@ -21,11 +21,11 @@ use windlass_protocol::policy::Policy;
 use windlass_protocol::worker::FORKS;
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
 
-use self::copy::{InPlace, NotCopied};
+use self::copy::{InstalledDirs, NotCopied};
 use super::keeper_link::KeeperLink;
 use super::requests::answer;
 use super::start::{self, Spec};
-use super::{Handle, Reply, Request};
+use super::{ReplySender, Request, SessionHandle};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -40,7 +40,7 @@ const RESETS_MAX: usize = 64;
 
 /// A session that is held idle, as far as its twin must be like it.
 #[derive(Debug)]
-pub(crate) struct Original {
+pub(crate) struct HeldOriginal {
     created: NewSession,
     /// Where the twin's place is to be made.
     room: PathBuf,
@@ -50,7 +50,7 @@ pub(crate) struct Original {
 
 /// What a client wants of a twin.
 #[derive(Debug, Clone)]
-pub(crate) struct TwinWish {
+pub(crate) struct TwinRequest {
     pub id: SessionId,
     /// The original's where absent.
     pub owner: Option<Owner>,
@@ -59,8 +59,8 @@ pub(crate) struct TwinWish {
 
 /// A twin that was made, and what its client is told.
 #[derive(Debug)]
-pub(crate) struct MadeTwin {
-    pub handle: Handle,
+pub(crate) struct NewTwin {
+    pub handle: SessionHandle,
     pub done: ForkDone,
     /// Directories that its workspace does not have, and how many more.
     pub left_out: Vec<LeftOutDirectory>,
@@ -78,11 +78,11 @@ pub(super) struct ForkSide {
     /// Over when nobody wants the session held any more.
     held: Option<oneshot::Receiver<()>>,
     /// Who waits until the session is held.
-    wanting: Option<Reply<Original>>,
+    wanting: Option<ReplySender<HeldOriginal>>,
     /// Who waits for the keeper's answer, and for which session.
-    asked: Option<(SessionId, Reply<ForkDone>)>,
+    asked: Option<(SessionId, ReplySender<ForkDone>)>,
     /// Who waits for a reset: it is answered when the keeper is told.
-    resets: Vec<Reply<()>>,
+    resets: Vec<ReplySender<()>>,
 }
 
 impl ForkSide {
@@ -123,7 +123,7 @@ impl ForkSide {
     }
 
     /// Somebody wants the session held, until `until` is over. The lifecycle says when it is.
-    pub fn want(&mut self, until: oneshot::Receiver<()>, reply: Reply<Original>) {
+    pub fn want(&mut self, until: oneshot::Receiver<()>, reply: ReplySender<HeldOriginal>) {
         self.held = Some(until);
         self.wanting = Some(reply);
     }
@@ -142,7 +142,7 @@ impl ForkSide {
     }
 
     /// Somebody wants a fresh worker.
-    pub fn answer_reset(&mut self, reply: Reply<()>) {
+    pub fn answer_reset(&mut self, reply: ReplySender<()>) {
         if self.resets.len() < RESETS_MAX {
             self.resets.push(reply);
         } else {
@@ -164,7 +164,7 @@ impl ForkSide {
         }
     }
 
-    fn original(&self, facts: &Facts) -> Result<Original, Failure> {
+    fn original(&self, facts: &Facts) -> Result<HeldOriginal, Failure> {
         let first = self.room.as_deref().ok_or_else(|| {
             refused("it was made by an earlier release, without a room for twins")
         })?;
@@ -179,12 +179,12 @@ impl ForkSide {
             return Err(refused("its worker cannot fork"));
         }
         let isolation = facts.confinement.as_ref().map(|found| found.isolation);
-        Ok(Original { created: facts.created.clone(), room, isolation })
+        Ok(HeldOriginal { created: facts.created.clone(), room, isolation })
     }
 
     /// The keeper was asked to fork: the next twin gets another room. Also if the fork fails: the worker
     /// may have added its Landlock layer by then.
-    pub fn asked(&mut self, session: SessionId, room: &Path, reply: Reply<ForkDone>) {
+    pub fn asked(&mut self, session: SessionId, room: &Path, reply: ReplySender<ForkDone>) {
         self.asked = Some((session, reply));
         self.current = Some(family::next_room(room));
     }
@@ -205,9 +205,9 @@ impl ForkSide {
 /// Makes a twin of `original`. What was begun is finished also when nobody waits for it any more.
 pub(crate) async fn fork(
     context: &Arc<Context>,
-    original: Handle,
-    wish: TwinWish,
-) -> Result<MadeTwin, Failure> {
+    original: SessionHandle,
+    wish: TwinRequest,
+) -> Result<NewTwin, Failure> {
     if !context.sessions.reserve(&wish.id).await {
         return Err(start::exists(&wish.id));
     }
@@ -230,16 +230,16 @@ pub(crate) async fn fork(
 
 async fn make(
     context: &Arc<Context>,
-    original: &Handle,
-    wish: &TwinWish,
-) -> Result<MadeTwin, Failure> {
+    original: &SessionHandle,
+    wish: &TwinRequest,
+) -> Result<NewTwin, Failure> {
     let id = &wish.id;
     if context.journal.session(id).is_ok_and(|known| known.is_some()) {
         return Err(start::exists(id));
     }
     let (hold, until) = oneshot::channel();
     let held = original.ask(|reply| Request::Hold { until, reply }).await?;
-    let Prepared { new, spec, fork, left_out } =
+    let PreparedTwin { new, spec, fork, left_out } =
         prepare_apart(context, original, held, wish.clone()).await?;
     let (socket, room) = (fork.socket.clone(), fork.room.clone());
     let asked = original.ask(|reply| Request::Fork { fork: Box::new(fork), reply });
@@ -269,7 +269,7 @@ async fn make(
     context.metrics.session_created();
     tokio::spawn(actor.run());
     let NotCopied { directories, directories_more, .. } = left_out;
-    Ok(MadeTwin { handle, done, left_out: directories, left_out_more: directories_more })
+    Ok(NewTwin { handle, done, left_out: directories, left_out_more: directories_more })
 }
 
 /// Records a twin whose keeper listens, and connects to the keeper.
@@ -303,7 +303,7 @@ async fn remove_place(context: &Arc<Context>, id: &SessionId, room: PathBuf) {
 }
 
 /// What a fork needs before the keeper is asked for it.
-struct Prepared {
+struct PreparedTwin {
     new: NewSession,
     spec: Spec,
     fork: Fork,
@@ -314,10 +314,10 @@ struct Prepared {
 /// [`prepare`], where waiting hurts nobody.
 async fn prepare_apart(
     context: &Arc<Context>,
-    original: &Handle,
-    held: Original,
-    wish: TwinWish,
-) -> Result<Prepared, Failure> {
+    original: &SessionHandle,
+    held: HeldOriginal,
+    wish: TwinRequest,
+) -> Result<PreparedTwin, Failure> {
     let (context, first) = (context.clone(), original.family.clone());
     let prepared = move || prepare(&context, held, wish, first);
     let prepared = tokio::task::spawn_blocking(prepared).await;
@@ -327,12 +327,12 @@ async fn prepare_apart(
 /// The twin's place with its workspace, its cgroups, and what the journal will know of it.
 fn prepare(
     context: &Context,
-    held: Original,
-    wish: TwinWish,
+    held: HeldOriginal,
+    wish: TwinRequest,
     first: SessionId,
-) -> Result<Prepared, Failure> {
-    let Original { created, room, isolation } = held;
-    let TwinWish { id, owner, copy: scope } = wish;
+) -> Result<PreparedTwin, Failure> {
+    let HeldOriginal { created, room, isolation } = held;
+    let TwinRequest { id, owner, copy: scope } = wish;
     let spec = Spec::of(&created)?;
     check_hidden(context, &spec, created.workspace.as_ref())?;
     let socket = keepers::socket_path(&context.config, &id);
@@ -372,19 +372,23 @@ fn prepare(
         return Err(Failure::of_machine(what, &error)
             .unwrap_or_else(|| refused(&format!("{what}: {error}"))));
     }
-    Ok(Prepared { new, spec, fork: Fork { session: id, socket, room, cgroups }, left_out })
+    Ok(PreparedTwin { new, spec, fork: Fork { session: id, socket, room, cgroups }, left_out })
 }
 
 /// A link into the original's workspace is made only where the twin cannot write through it: what keeps
 /// twins apart does not hold without confinement, and not in directories that both may write.
-fn in_place(isolation: Option<Isolation>, policy: Option<&Policy>, workspace: &Path) -> InPlace {
-    let Some(policy) = policy else { return InPlace::Nothing };
+fn in_place(
+    isolation: Option<Isolation>,
+    policy: Option<&Policy>,
+    workspace: &Path,
+) -> InstalledDirs {
+    let Some(policy) = policy else { return InstalledDirs::Omit };
     let is_confined = matches!(isolation, Some(Isolation::Full | Isolation::Landlock));
     let home = std::env::home_dir();
     if is_confined && !hidden::is_in_common(workspace, policy, home.as_deref()) {
-        InPlace::Link
+        InstalledDirs::Link
     } else {
-        InPlace::Nothing
+        InstalledDirs::Omit
     }
 }
 

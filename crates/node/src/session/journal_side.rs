@@ -31,21 +31,21 @@ fn must_not_be_lost(kind: &EventKind) -> bool {
 
 /// Whether records are in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Written {
-    Yes,
-    No,
+pub(super) enum JournalWrite {
+    Done,
+    Failed,
 }
 
 /// What a full disk still owes the journal: records in their order. Output that is dropped is one record for each
 /// run of it, with its turn and the number of its last event.
 #[derive(Debug, Default)]
-struct Owed {
+struct OwedRecords {
     records: Vec<NewEvent>,
     /// Whether the keeper remembers for the next node which turns have failed.
     keeper_remembers: bool,
 }
 
-impl Owed {
+impl OwedRecords {
     fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -118,7 +118,7 @@ fn dropped_bytes(record: &NewEvent) -> Option<u64> {
 #[derive(Debug)]
 pub(super) struct JournalSide {
     pub log: SessionLog,
-    owed: Owed,
+    owed: OwedRecords,
     /// Open turns that the journal could not take all of: they fail with `disk_full`.
     cut: BTreeSet<TurnNo>,
     /// The disk may have room then for what the journal is owed.
@@ -129,7 +129,7 @@ impl JournalSide {
     pub fn new(log: SessionLog) -> Self {
         let open = log.facts().open_turns.iter().filter(|open| open.disk_full);
         let cut = open.map(|open| open.number).collect();
-        Self { log, owed: Owed::default(), cut, retry_at: None }
+        Self { log, owed: OwedRecords::default(), cut, retry_at: None }
     }
 
     pub fn facts(&self) -> &Facts {
@@ -170,28 +170,28 @@ impl JournalSide {
 
     /// Tries to write what is owed, if it is time for that: with room again, nobody should have to send a
     /// request first.
-    pub fn retry(&mut self, now: Instant, half: &mut NodeHalf) -> Written {
+    pub fn retry(&mut self, now: Instant, half: &mut NodeHalf) -> JournalWrite {
         match self.retry_at.take_if(|at| *at <= now) {
             Some(_) => self.write_owed(half),
-            None => Written::Yes,
+            None => JournalWrite::Done,
         }
     }
 
-    pub fn write_owed(&mut self, half: &mut NodeHalf) -> Written {
+    pub fn write_owed(&mut self, half: &mut NodeHalf) -> JournalWrite {
         let written = self.write(&mut Vec::new(), half);
-        if written == Written::No {
+        if written == JournalWrite::Failed {
             self.retry_at = Some(Instant::now() + OWED_RETRY);
         }
         written
     }
 
     /// Writes what is owed and then `records`, which it leaves empty; or leaves them as they are.
-    pub fn write(&mut self, records: &mut Vec<NewEvent>, half: &mut NodeHalf) -> Written {
+    pub fn write(&mut self, records: &mut Vec<NewEvent>, half: &mut NodeHalf) -> JournalWrite {
         if !self.owed.is_empty() {
             let mut owed = self.owed.take();
-            if self.append(&mut owed) == Written::No {
+            if self.append(&mut owed) == JournalWrite::Failed {
                 self.owed.keep(&mut owed);
-                return Written::No;
+                return JournalWrite::Failed;
             }
             self.withhold(half);
         }
@@ -215,15 +215,15 @@ impl JournalSide {
         self.owed.keeper_remembers
     }
 
-    fn append(&mut self, records: &mut Vec<NewEvent>) -> Written {
+    fn append(&mut self, records: &mut Vec<NewEvent>) -> JournalWrite {
         match self.log.append_from(records) {
-            Ok(_) => Written::Yes,
+            Ok(_) => JournalWrite::Done,
             Err(error) => {
                 if !matches!(error, AppendError::DiskFull { .. }) {
                     let session = &self.log.facts().created.id;
                     tracing::error!(%session, %error, "the journal cannot be written");
                 }
-                Written::No
+                JournalWrite::Failed
             }
         }
     }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     /// Each record's turn, number and dropped bytes.
-    fn told(owed: &mut Owed) -> Vec<(u64, u64, Option<u64>)> {
+    fn told(owed: &mut OwedRecords) -> Vec<(u64, u64, Option<u64>)> {
         let records = owed.take();
         let tell = |record: &NewEvent| {
             let (turn, link) = (record.turn.unwrap().0, record.link.unwrap().0);
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn dropped_output_is_counted_for_its_own_turn_and_numbers_stay_in_order() {
-        let mut owed = Owed::default();
+        let mut owed = OwedRecords::default();
         owed.keep(&mut vec![output(1, 1, "abc"), output(1, 2, "de"), ended(1, 3)]);
         owed.keep(&mut vec![output(2, 4, "f")]);
         // A write that failed again gives back what it was to write.
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn however_much_is_owed_ends_are_kept_and_the_rest_is_bounded() {
-        let mut owed = Owed::default();
+        let mut owed = OwedRecords::default();
         let cause = StopCause::Client;
         for link in 1..=2 * OWED_MAX as u64 {
             owed.keep(&mut vec![event(1, link, EventKind::InterruptAsked { cause }, "")]);

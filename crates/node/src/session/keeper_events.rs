@@ -12,11 +12,11 @@ use windlass_protocol::link::{Attached, FromKeeper, RefuseReason};
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{LinkSeq, Outcome, Seq, TurnNo};
 
-use super::actor::{Actor, Leave};
+use super::actor::{Actor, LeaveReason};
 use super::calls::{CallPart, ToolCalls};
-use super::effects::Reported;
+use super::effects::TurnEndReport;
 use super::requests::answer;
-use super::round::Act;
+use super::round::SessionAct;
 use crate::keepers;
 
 /// How often a cut link is opened again before the keeper is given up.
@@ -24,7 +24,7 @@ const REOPEN_MAX: u32 = 3;
 
 impl Actor {
     /// Takes all whole messages that have come, as one round.
-    pub(super) fn take_messages(&mut self) -> Option<Leave> {
+    pub(super) fn take_messages(&mut self) -> Option<LeaveReason> {
         let mut leave = None;
         loop {
             match self.keeper.link.next_message() {
@@ -46,13 +46,13 @@ impl Actor {
         leave
     }
 
-    fn take_message(&mut self, message: FromKeeper, body: Bytes) -> Option<Leave> {
+    fn take_message(&mut self, message: FromKeeper, body: Bytes) -> Option<LeaveReason> {
         match message {
             FromKeeper::Attached(attached) => self.take_attached(*attached),
             FromKeeper::Refused { epoch, reason } => {
                 tracing::warn!(session = %self.id, %epoch, ?reason, "the keeper refused this node");
                 match reason {
-                    RefuseReason::StaleEpoch => return Some(Leave::Released(None)),
+                    RefuseReason::StaleEpoch => return Some(LeaveReason::Released(None)),
                     RefuseReason::BadAttach | RefuseReason::NotLaunched => {
                         self.lose_keeper("it refused the attach");
                     }
@@ -168,7 +168,7 @@ impl Actor {
     ) {
         if let EventKind::TurnEnded { outcome, error, usage, .. } = kind {
             let turn = turn.unwrap_or_default();
-            let reported = Reported { turn, link: Some(link), error, usage: Some(usage) };
+            let reported = TurnEndReport { turn, link: Some(link), error, usage: Some(usage) };
             return self.turn_done(turn, outcome, reported);
         }
         if let EventKind::ToolCall { call, name, deadline_ms, offset, more, .. } = kind {
@@ -209,12 +209,12 @@ impl Actor {
             self.calls.given_up(turn, call, reason, &self.context, &mut self.round);
         }
         if let Some(turn) = turn.filter(|_| waits) {
-            self.round.acts.push(Act::Settle { turn });
+            self.round.acts.push(SessionAct::Settle { turn });
         }
     }
 
     /// The end of a turn as the keeper saw it; the lifecycle has the last word on its outcome.
-    fn turn_done(&mut self, turn: TurnNo, outcome: Outcome, reported: Reported) {
+    fn turn_done(&mut self, turn: TurnNo, outcome: Outcome, reported: TurnEndReport) {
         let outcome = match outcome {
             Outcome::Ok => WorkerOutcome::Ok,
             Outcome::Interrupted => WorkerOutcome::Interrupted,
@@ -228,7 +228,7 @@ impl Actor {
         }
         let mut reported = Some(reported);
         self.apply_reported(Event::TurnDone { turn, outcome }, &mut reported);
-        if let Some(Reported { link, .. }) = reported {
+        if let Some(TurnEndReport { link, .. }) = reported {
             // Late: the turn had been ended without the keeper. Its number must not be lost.
             let kind = dropped(1, "the late end of a turn");
             self.round.record_heard(link, None, kind, Bytes::new());

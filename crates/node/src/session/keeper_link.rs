@@ -48,10 +48,10 @@ pub(crate) struct KeeperLink {
 
 /// What one read gave.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Filled {
-    Some,
+pub(crate) enum LinkActivity {
+    Received,
     /// Nothing came; but there is room to write, which was wanted.
-    Room,
+    Writable,
     Closed,
 }
 
@@ -145,21 +145,21 @@ impl KeeperLink {
 
     /// Waits for bytes and takes them in; meanwhile writes what waits for room. Nothing is lost if
     /// it is dropped before it is done.
-    pub async fn fill(&mut self) -> Filled {
+    pub async fn fill(&mut self) -> LinkActivity {
         poll_fn(|cx| {
             if let Poll::Ready(Err(_)) = self.poll_flush(cx) {
-                return Poll::Ready(Filled::Closed);
+                return Poll::Ready(LinkActivity::Closed);
             }
             if self.room_wanted && !self.crowded() {
                 self.room_wanted = false;
-                return Poll::Ready(Filled::Room);
+                return Poll::Ready(LinkActivity::Writable);
             }
             self.poll_fill(cx)
         })
         .await
     }
 
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Filled> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<LinkActivity> {
         let buffer = self.decoder.buffer();
         buffer.reserve(self.read_bytes);
         let read = ready!(pin!(self.stream.read_buf(buffer)).poll(cx)).unwrap_or(0);
@@ -169,7 +169,7 @@ impl KeeperLink {
         } else {
             (self.read_bytes / 2).max(READ_BYTES_MIN)
         };
-        Poll::Ready(if read == 0 { Filled::Closed } else { Filled::Some })
+        Poll::Ready(if read == 0 { LinkActivity::Closed } else { LinkActivity::Received })
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -11,7 +11,7 @@ use windlass_protocol::link::{Attached, Command};
 
 use super::keeper_link::KeeperLink;
 use super::turns::Snapshot;
-use super::{LATE, Reply};
+use super::{LATE, ReplySender};
 
 #[derive(Debug)]
 pub(super) struct KeeperSide {
@@ -37,7 +37,7 @@ pub(super) struct KeeperSide {
 pub(super) struct Confirmation {
     command: Given,
     pub turn: TurnNo,
-    pub reply: Reply<Snapshot>,
+    pub reply: ReplySender<Snapshot>,
 }
 
 impl KeeperSide {
@@ -99,7 +99,7 @@ impl KeeperSide {
     }
 
     /// Answers once the keeper has seen the command.
-    pub fn confirm_later(&mut self, command: Given, turn: TurnNo, reply: Reply<Snapshot>) {
+    pub fn confirm_later(&mut self, command: Given, turn: TurnNo, reply: ReplySender<Snapshot>) {
         let patience = self.patience;
         self.confirm_by.get_or_insert_with(|| Instant::now() + patience);
         self.confirmations.push(Confirmation { command, turn, reply });

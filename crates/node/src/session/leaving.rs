@@ -12,9 +12,9 @@ use windlass_protocol::SessionId;
 use windlass_protocol::event::{EndReason, EventKind, Usage};
 use windlass_protocol::link::FromKeeper;
 
-use super::actor::{Actor, Leave};
+use super::actor::{Actor, LeaveReason};
 use super::journal_side::OWED_RETRY;
-use super::keeper_link::Filled;
+use super::keeper_link::LinkActivity;
 use super::receipts::WorkspaceFate;
 use super::requests::answer;
 use super::{effects, receipts};
@@ -26,14 +26,14 @@ use crate::{disk, keepers};
 /// How long a keeper may take to end beyond the grace it was given.
 const SEE_OFF: Duration = Duration::from_secs(5);
 
-pub(super) async fn leave(mut actor: Actor, left: Leave) {
+pub(super) async fn leave(mut actor: Actor, left: LeaveReason) {
     // For whoever waits it is as if the wait had passed.
     for (turn, reply) in actor.queue.take_all_waiters() {
         answer(reply, actor.snapshot(turn));
     }
     match left {
-        Leave::Ended => see_off(&mut actor).await,
-        Leave::Released(reply) => release(&mut actor, reply),
+        LeaveReason::Ended => see_off(&mut actor).await,
+        LeaveReason::Released(reply) => release(&mut actor, reply),
     }
 }
 
@@ -81,7 +81,7 @@ async fn until_recorded(actor: &mut Actor) -> Option<oneshot::Sender<()>> {
                 actor.publish();
             }
             Ok(None) => return None,
-            Ok(Some(Some(Leave::Released(reply)))) => return reply,
+            Ok(Some(Some(LeaveReason::Released(reply)))) => return reply,
             Ok(Some(_)) => actor.life.answer_closers(),
         }
     }
@@ -133,9 +133,9 @@ async fn until_hung_up(actor: &mut Actor) {
         actor.keeper.flush();
         actor.keeper.link.acknowledge_all();
         match actor.keeper.link.fill().await {
-            Filled::Closed => return,
-            Filled::Room => {}
-            Filled::Some => {
+            LinkActivity::Closed => return,
+            LinkActivity::Writable => {}
+            LinkActivity::Received => {
                 // What a session says after its end is nobody's. But a keeper that answers
                 // only now has not been told to stop.
                 while let Ok(Some((message, _))) = actor.keeper.link.next_message() {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::Reply;
+use super::ReplySender;
 use super::alarm::Alarm;
 use super::idle::IdleWatch;
 use super::requests::answer;
@@ -28,7 +28,7 @@ pub(super) struct Lifetime {
 #[derive(Debug)]
 struct Closing {
     grace_ms: u64,
-    replies: Vec<Reply<()>>,
+    replies: Vec<ReplySender<()>>,
 }
 
 impl Lifetime {
@@ -47,7 +47,7 @@ impl Lifetime {
     }
 
     /// Somebody closes the session, who is answered when it is over.
-    pub fn close(&mut self, grace_ms: u64, reply: Reply<()>) {
+    pub fn close(&mut self, grace_ms: u64, reply: ReplySender<()>) {
         self.closing = Some(Closing { grace_ms, replies: vec![reply] });
     }
 

@@ -11,7 +11,7 @@ use crate::failure::remedy;
 
 /// What the keeper said of a limit, and of why its worker ended, until the next turn starts.
 #[derive(Debug, Default)]
-pub(super) struct LimitsHeard {
+pub(super) struct LimitReports {
     /// The last word, which may have cost a process only.
     message: String,
     /// The limit that ended the worker, with its figures.
@@ -20,7 +20,7 @@ pub(super) struct LimitsHeard {
     cause: String,
 }
 
-impl LimitsHeard {
+impl LimitReports {
     /// Takes in a keeper's event, before it is decided upon.
     pub fn hear(&mut self, kind: &EventKind) {
         match kind {
@@ -100,8 +100,8 @@ pub(super) fn limit_of(code: ErrorCode) -> Option<Limit> {
 mod tests {
     use super::*;
 
-    fn heard(limit: Option<Limit>) -> LimitsHeard {
-        let mut heard = LimitsHeard::default();
+    fn heard(limit: Option<Limit>) -> LimitReports {
+        let mut heard = LimitReports::default();
         let message = "it used 65 MiB of 64 MiB".to_owned();
         heard.hear(&EventKind::LimitReached { limit: Limit::Memory, message });
         heard.hear(&EventKind::WorkerEnded { cause: String::new(), limit, replaced: false });
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_turn_whose_worker_did_not_start_is_told_why() {
-        let mut heard = LimitsHeard::default();
+        let mut heard = LimitReports::default();
         assert_eq!(heard.explain(ErrorCode::WorkerFailed), None);
         let cause = "cannot start python3: cannot hide /srv/keys: permission denied".to_owned();
         heard.hear(&EventKind::WorkerEnded { cause: cause.clone(), limit: None, replaced: false });

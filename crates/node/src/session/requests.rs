@@ -7,25 +7,25 @@ use windlass_protocol::event::EventKind;
 use windlass_protocol::link::{Command, Fork, ForkDone};
 use windlass_protocol::{ErrorCode, TurnId, TurnNo};
 
-use super::actor::{Actor, Leave, Verdict};
-use super::fork::{Original, refused};
-use super::journal_side::Written;
-use super::round::Act;
+use super::actor::{Actor, EventVerdict, LeaveReason};
+use super::fork::{HeldOriginal, refused};
+use super::journal_side::JournalWrite;
+use super::round::SessionAct;
 use super::turns::{Snapshot, Turn};
-use super::{Reply, Request, Submit, Until, Which};
+use super::{ReplySender, Request, SubmitRequest, TurnRef, Until};
 use crate::failure::Failure;
 
 impl Actor {
-    pub(super) fn serve(&mut self, request: Request) -> Option<Leave> {
+    pub(super) fn serve(&mut self, request: Request) -> Option<LeaveReason> {
         if request.is_of_client() {
             self.life.idle.used();
         }
         match request {
             Request::Submit(submit) => self.submit(submit),
-            Request::Look { turn: Which::Number(number), until, reply } => {
+            Request::Look { turn: TurnRef::Number(number), until, reply } => {
                 self.answer_about(number, until, reply);
             }
-            Request::Look { turn: Which::Id(id), until, reply } => {
+            Request::Look { turn: TurnRef::Id(id), until, reply } => {
                 match self.queue.turns.number(&id) {
                     Some(number) => self.answer_about(number, until, reply),
                     None => answer(reply, Err(self.no_turn(&id))),
@@ -59,12 +59,12 @@ impl Actor {
                 self.calls.host_gone(host, &self.context, &mut self.round);
                 self.commit();
             }
-            Request::Release { reply } => return Some(Leave::Released(Some(reply))),
+            Request::Release { reply } => return Some(LeaveReason::Released(Some(reply))),
         }
         None
     }
 
-    fn submit(&mut self, submit: Submit) {
+    fn submit(&mut self, submit: SubmitRequest) {
         if let Some(id) = &submit.id
             && let Some(number) = self.queue.turns.number(id)
         {
@@ -96,7 +96,7 @@ impl Actor {
         let number = turn.number;
         let before = self.machine.clone();
         self.queue.turns.insert(turn);
-        if let Verdict::Refused(code) = self.apply(Event::TurnAsked { turn: number }) {
+        if let EventVerdict::Refused(code) = self.apply(Event::TurnAsked { turn: number }) {
             self.queue.turns.remove(number);
             return Err(Failure::of(code, self.id.as_str()));
         }
@@ -105,7 +105,7 @@ impl Actor {
         self.count_failed(written);
         records.clear();
         self.round.records = records;
-        if written == Written::No {
+        if written == JournalWrite::Failed {
             self.machine = before;
             self.round.acts.clear();
             self.queue.turns.remove(number);
@@ -116,7 +116,7 @@ impl Actor {
         Ok(())
     }
 
-    fn answer_about(&mut self, turn: TurnNo, until: Until, reply: Reply<Snapshot>) {
+    fn answer_about(&mut self, turn: TurnNo, until: Until, reply: ReplySender<Snapshot>) {
         let snapshot = self.snapshot(turn);
         let is_open = matches!(
             &snapshot,
@@ -146,7 +146,7 @@ impl Actor {
         Ok(found.map(ended))
     }
 
-    fn interrupt(&mut self, turn: Option<TurnId>, reply: Reply<Snapshot>) {
+    fn interrupt(&mut self, turn: Option<TurnId>, reply: ReplySender<Snapshot>) {
         let number = match &turn {
             Some(id) => self.queue.turns.number(id),
             None => self.machine.current(),
@@ -168,7 +168,7 @@ impl Actor {
         answer(reply, self.snapshot(number));
     }
 
-    fn input(&mut self, id: &TurnId, bytes: Bytes, eof: bool, reply: Reply<Snapshot>) {
+    fn input(&mut self, id: &TurnId, bytes: Bytes, eof: bool, reply: ReplySender<Snapshot>) {
         let Some(turn) = self.queue.turns.number(id) else {
             let failure = match self.past(id) {
                 Ok(Some(_)) => Failure::of(ErrorCode::TurnNotRunning, self.id.as_str()),
@@ -177,7 +177,7 @@ impl Actor {
             };
             return answer(reply, Err(failure));
         };
-        if let Verdict::Refused(code) = self.apply(Event::InputGiven { turn }) {
+        if let EventVerdict::Refused(code) = self.apply(Event::InputGiven { turn }) {
             return answer(reply, Err(Failure::of(code, self.id.as_str())));
         }
         if let Some(running) = self.queue.turns.get_mut(turn) {
@@ -187,12 +187,16 @@ impl Actor {
             }
             running.input_bytes += bytes.len();
         }
-        self.round.acts.push(Act::Input { turn, bytes, eof, reply });
+        self.round.acts.push(SessionAct::Input { turn, bytes, eof, reply });
         self.commit();
     }
 
     /// Holds the session idle until `until` is over.
-    fn hold(&mut self, until: tokio::sync::oneshot::Receiver<()>, reply: Reply<Original>) {
+    fn hold(
+        &mut self,
+        until: tokio::sync::oneshot::Receiver<()>,
+        reply: ReplySender<HeldOriginal>,
+    ) {
         if self.fork.is_held() {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
@@ -201,7 +205,7 @@ impl Actor {
         self.commit();
     }
 
-    fn ask_fork(&mut self, fork: Box<Fork>, reply: Reply<ForkDone>) {
+    fn ask_fork(&mut self, fork: Box<Fork>, reply: ReplySender<ForkDone>) {
         if self.machine.state() != SessionState::Idle {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
@@ -216,6 +220,6 @@ impl Actor {
 }
 
 /// Answers somebody who may have gone.
-pub(super) fn answer<T>(reply: Reply<T>, value: Result<T, Failure>) {
+pub(super) fn answer<T>(reply: ReplySender<T>, value: Result<T, Failure>) {
     let _ = reply.send(value);
 }

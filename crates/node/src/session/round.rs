@@ -6,8 +6,8 @@ use windlass_journal::NewEvent;
 use windlass_protocol::event::EventKind;
 use windlass_protocol::{CallNo, LinkSeq, TurnNo};
 
-use super::Reply;
-use super::calls::{Answer, CallPart};
+use super::ReplySender;
+use super::calls::{CallPart, ToolAnswer};
 use super::turns::Snapshot;
 use crate::clock::now_ms;
 
@@ -15,12 +15,12 @@ use crate::clock::now_ms;
 pub(super) struct Round {
     /// In the order in which they are written.
     pub records: Vec<NewEvent>,
-    pub acts: Vec<Act>,
+    pub acts: Vec<SessionAct>,
 }
 
 /// Something to do once this round's records are in the journal.
 #[derive(Debug)]
-pub(super) enum Act {
+pub(super) enum SessionAct {
     Start {
         turn: TurnNo,
     },
@@ -31,7 +31,7 @@ pub(super) enum Act {
         turn: TurnNo,
         bytes: Bytes,
         eof: bool,
-        reply: Reply<Snapshot>,
+        reply: ReplySender<Snapshot>,
     },
     Restart,
     StopKeeper,
@@ -41,7 +41,7 @@ pub(super) enum Act {
     AnswerCall {
         turn: TurnNo,
         call: CallNo,
-        answer: Answer,
+        answer: ToolAnswer,
     },
     /// Answer those who wait for this turn.
     Settle {

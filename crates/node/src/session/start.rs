@@ -28,11 +28,13 @@ use super::limits;
 use super::public_view::PublicView;
 use super::round::Round;
 use super::turn_queue::TurnQueue;
-use super::{Handle, INBOX_MAX, Inbox, Request};
+use super::{INBOX_MAX, OwnerInbox, Request, SessionHandle};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::provision::{KeeperDoor, Lease, Made, SessionSpec, WorkerParts, WorkerStart};
+use crate::provision::{
+    KeeperEndpoint, Lease, SessionResources, SessionSpec, WorkerParts, WorkerStart,
+};
 use windlass_egress::Ledger;
 use windlass_tools::Caller;
 
@@ -125,7 +127,7 @@ pub(crate) async fn create(
     id: SessionId,
     wanted: CreateSession,
     first: Option<Request>,
-) -> Result<Handle, Failure> {
+) -> Result<SessionHandle, Failure> {
     if !context.sessions.reserve(&id).await {
         return Err(exists(&id));
     }
@@ -140,7 +142,7 @@ async fn make_reserved(
     id: SessionId,
     wanted: CreateSession,
     first: Option<Request>,
-) -> Result<Handle, Failure> {
+) -> Result<SessionHandle, Failure> {
     let made = make(&context, id.clone(), wanted).await;
     match made {
         Ok((actor, handle)) => {
@@ -166,7 +168,7 @@ async fn make(
     context: &Arc<Context>,
     id: SessionId,
     wanted: CreateSession,
-) -> Result<(Actor, Handle), Failure> {
+) -> Result<(Actor, SessionHandle), Failure> {
     let prepared = {
         let (context, id) = (context.clone(), id.clone());
         // It touches the disk and starts a process: not on the thread that serves turns.
@@ -175,7 +177,7 @@ async fn make(
             .map_err(|error| internal(&error.to_string()))??
     };
     let half = NodeHalf::new(context.identity.epoch, prepared.log.facts().last_link);
-    let Prepared { log, keeper, launch, spec, made } = prepared;
+    let PreparedSession { log, keeper, launch, spec, made } = prepared;
     let link = match reach_keeper(keeper, half, launch).await {
         Ok(link) => link,
         Err(error) => {
@@ -195,7 +197,7 @@ async fn make(
 
 /// Connects to a session's keeper and tells it what it keeps.
 async fn reach_keeper(
-    KeeperDoor { socket, start }: KeeperDoor,
+    KeeperEndpoint { socket, start }: KeeperEndpoint,
     half: NodeHalf,
     launch: Box<Launch>,
 ) -> std::io::Result<KeeperLink> {
@@ -216,16 +218,20 @@ async fn reach_keeper(
     }
 }
 
-struct Prepared {
+struct PreparedSession {
     log: SessionLog,
-    keeper: KeeperDoor,
+    keeper: KeeperEndpoint,
     launch: Box<Launch>,
     spec: Spec,
     /// What is un-made if the keeper cannot be reached.
-    made: Made,
+    made: SessionResources,
 }
 
-fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<Prepared, Failure> {
+fn prepare(
+    context: &Context,
+    id: &SessionId,
+    wanted: &CreateSession,
+) -> Result<PreparedSession, Failure> {
     let policy = policy_of(wanted)?;
     let limits = policy.limits;
     if context.journal.has_session(id) {
@@ -236,7 +242,7 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
     match record(context, id, wanted, &lease, &spec) {
         Ok(log) => {
             let launch = launch_of(context, id, &lease, limits);
-            Ok(Prepared { log, keeper: lease.keeper, launch, spec, made: lease.made })
+            Ok(PreparedSession { log, keeper: lease.keeper, launch, spec, made: lease.made })
         }
         Err(failure) => {
             context.host.provision.release(&lease.made);
@@ -333,7 +339,7 @@ pub(super) fn assemble(
     log: SessionLog,
     link: KeeperLink,
     spec: Spec,
-) -> (Actor, Handle) {
+) -> (Actor, SessionHandle) {
     let config = &context.config;
     let created = &log.facts().created;
     let id = created.id.clone();
@@ -343,8 +349,8 @@ pub(super) fn assemble(
     let clients = ClientPresence::default();
     let egress = spec
         .hosts()
-        .map(|rules| Arc::new(Ledger::new(rules, Box::new(Inbox(sender.clone())), now_ms)));
-    let handle = Handle {
+        .map(|rules| Arc::new(Ledger::new(rules, Box::new(OwnerInbox(sender.clone())), now_ms)));
+    let handle = SessionHandle {
         id: id.clone(),
         inbox: sender,
         info: info.clone(),

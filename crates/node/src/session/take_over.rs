@@ -12,7 +12,7 @@ use windlass_protocol::event::EndReason;
 use windlass_protocol::link::FromKeeper;
 use windlass_protocol::{LinkSeq, SessionId, TurnNo};
 
-use super::keeper_link::{Filled, KeeperLink};
+use super::keeper_link::{KeeperLink, LinkActivity};
 use super::receipts::WorkspaceFate;
 use super::start::{Spec, assemble, original_of};
 use crate::context::Context;
@@ -81,7 +81,7 @@ async fn has_begun(socket: &Path, half: NodeHalf) -> bool {
             if let Some((message, _)) = link.next_message().ok()? {
                 return Some(message);
             }
-            if link.fill().await == Filled::Closed {
+            if link.fill().await == LinkActivity::Closed {
                 return None;
             }
         }

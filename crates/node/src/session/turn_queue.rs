@@ -10,10 +10,10 @@ use windlass_protocol::TurnNo;
 use windlass_protocol::link::Attached;
 
 use super::deadlines::Deadlines;
-use super::limits::LimitsHeard;
+use super::limits::LimitReports;
+use super::output_ends::OutputEnds;
 use super::turns::{Snapshot, Turn, Turns};
-use super::view::Ends;
-use super::{LATE, Reply};
+use super::{LATE, ReplySender};
 
 /// Replies about turns that may wait in one session; one more is answered at once.
 const WAITERS_MAX: usize = 1024;
@@ -24,7 +24,7 @@ pub(super) struct TurnQueue {
     /// The deadlines of turns that have none of their own.
     pub deadlines: Deadlines,
     /// Limits that the session ran into.
-    pub limits: LimitsHeard,
+    pub limits: LimitReports,
     waiters: Vec<Waiter>,
     interrupt_grace: Duration,
     deadline: Option<(TurnNo, Instant)>,
@@ -37,7 +37,7 @@ pub(super) struct TurnQueue {
 #[derive(Debug)]
 struct Waiter {
     turn: TurnNo,
-    reply: Reply<Snapshot>,
+    reply: ReplySender<Snapshot>,
 }
 
 impl TurnQueue {
@@ -45,7 +45,7 @@ impl TurnQueue {
         Self {
             turns: Turns::default(),
             deadlines,
-            limits: LimitsHeard::default(),
+            limits: LimitReports::default(),
             waiters: Vec::new(),
             interrupt_grace,
             deadline: None,
@@ -70,7 +70,7 @@ impl TurnQueue {
             }
             let code = code.get(&open.number).cloned().unwrap_or_default();
             let mut turn = Turn::new(open.id.clone(), open.number, code, open.deadline_ms);
-            turn.output = Ends::elsewhere(open.output_bytes);
+            turn.output = OutputEnds::elsewhere(open.output_bytes);
             turn.displays.clone_from(&open.displays);
             turn.stdin_wait.clone_from(&open.stdin_wait);
             self.turns.insert(turn);
@@ -78,7 +78,11 @@ impl TurnQueue {
     }
 
     /// Has a reply wait until the turn ends or asks for input; the reply comes back where too many wait.
-    pub fn wait(&mut self, turn: TurnNo, reply: Reply<Snapshot>) -> Result<(), Reply<Snapshot>> {
+    pub fn wait(
+        &mut self,
+        turn: TurnNo,
+        reply: ReplySender<Snapshot>,
+    ) -> Result<(), ReplySender<Snapshot>> {
         self.waiters.retain(|waiter| !waiter.reply.is_closed());
         if self.waiters.len() >= WAITERS_MAX {
             return Err(reply);
@@ -88,13 +92,13 @@ impl TurnQueue {
     }
 
     /// The replies that wait for this turn.
-    pub fn take_waiters(&mut self, turn: TurnNo) -> Vec<Reply<Snapshot>> {
+    pub fn take_waiters(&mut self, turn: TurnNo) -> Vec<ReplySender<Snapshot>> {
         let due = self.waiters.extract_if(.., |waiter| waiter.turn == turn);
         due.map(|waiter| waiter.reply).collect()
     }
 
     /// All replies that wait, each with its turn.
-    pub fn take_all_waiters(&mut self) -> Vec<(TurnNo, Reply<Snapshot>)> {
+    pub fn take_all_waiters(&mut self) -> Vec<(TurnNo, ReplySender<Snapshot>)> {
         let all = std::mem::take(&mut self.waiters);
         all.into_iter().map(|waiter| (waiter.turn, waiter.reply)).collect()
     }

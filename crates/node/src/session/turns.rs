@@ -12,7 +12,7 @@ use windlass_protocol::host::Within;
 use windlass_protocol::limits::INPUT_BYTES_MAX;
 use windlass_protocol::{Outcome, TurnId, TurnNo};
 
-use super::view::Ends;
+use super::output_ends::OutputEnds;
 
 /// Ended turns kept at hand.
 const RECENT_MAX: usize = 8;
@@ -33,28 +33,28 @@ pub(crate) struct Turn {
     pub deadline_ms: Option<u64>,
     /// The host tool call in which it was submitted.
     pub within: Option<Within>,
-    pub output: Ends,
-    pub extent: Extent,
+    pub output: OutputEnds,
+    pub extent: OutputExtent,
     pub displays: Vec<DisplayRef>,
     /// Bytes so far of a display that goes on.
     pub display_bytes: u64,
     pub stdin_wait: Option<StdinWait>,
     /// Input given and not yet taken by the code.
     pub input_bytes: usize,
-    pub end: Option<End>,
+    pub end: Option<TurnEnd>,
 }
 
 /// Where a turn's output lies in the session's: from its first byte to its last. Set when the turn ends;
 /// before that the journal's facts have it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct OutputExtent {
     pub from: u64,
     pub to: u64,
     /// Bytes of the turn's own; background output may lie between them.
     bytes: u64,
 }
 
-impl Extent {
+impl OutputExtent {
     pub fn of(open: &OpenTurn) -> Self {
         Self { from: open.output_from, to: open.output_to, bytes: open.output_bytes }
     }
@@ -71,7 +71,7 @@ impl Extent {
 
 /// How a turn ended.
 #[derive(Debug, Clone)]
-pub(crate) struct End {
+pub(crate) struct TurnEnd {
     pub outcome: Outcome,
     pub error: Option<TurnError>,
     pub usage: Usage,
@@ -93,8 +93,8 @@ impl Turn {
             code,
             deadline_ms,
             within: None,
-            output: Ends::default(),
-            extent: Extent::default(),
+            output: OutputEnds::default(),
+            extent: OutputExtent::default(),
             displays: Vec::new(),
             display_bytes: 0,
             stdin_wait: None,
@@ -107,10 +107,10 @@ impl Turn {
     pub fn from_record(record: TurnRecord) -> Self {
         let mut turn = Self::new(record.id, record.number, Bytes::new(), None);
         let (from, to, bytes) = (record.output_from, record.output_to, record.output_bytes);
-        turn.extent = Extent { from, to, bytes };
-        turn.output = Ends::elsewhere(record.output_bytes);
+        turn.extent = OutputExtent { from, to, bytes };
+        turn.output = OutputEnds::elsewhere(record.output_bytes);
         turn.displays = record.displays;
-        turn.end = Some(End {
+        turn.end = Some(TurnEnd {
             outcome: record.outcome,
             error: record.error,
             usage: record.usage,
@@ -121,7 +121,7 @@ impl Turn {
 
     /// Where the journal has its output.
     pub fn range(&self) -> OutputRange {
-        let Extent { from, to, .. } = self.extent;
+        let OutputExtent { from, to, .. } = self.extent;
         OutputRange { from, to, whose: Whose::Turn(self.number) }
     }
 
@@ -147,13 +147,13 @@ pub(crate) struct Turns {
     by_number: HashMap<TurnNo, Turn>,
     by_id: HashMap<TurnId, TurnNo>,
     recent: VecDeque<TurnNo>,
-    past: Past,
+    past: PastIds,
 }
 
 /// Which ids turns had that are not at hand any more: as numbers that stand for them, so that a new id
 /// need not be looked for in the journal.
 #[derive(Debug)]
-enum Past {
+enum PastIds {
     All {
         ids: HashSet<u64>,
         hasher: RandomState,
@@ -162,7 +162,7 @@ enum Past {
     Unknown,
 }
 
-impl Default for Past {
+impl Default for PastIds {
     fn default() -> Self {
         Self::All { ids: HashSet::new(), hasher: RandomState::new() }
     }
@@ -215,25 +215,25 @@ impl Turns {
     fn put_by(&mut self, number: TurnNo) {
         let Some(turn) = self.by_number.get(&number) else { return };
         match &mut self.past {
-            Past::All { ids, hasher } if ids.len() < PAST_MAX => {
+            PastIds::All { ids, hasher } if ids.len() < PAST_MAX => {
                 ids.insert(hasher.hash_one(&turn.id));
             }
-            Past::All { .. } => self.past = Past::Unknown,
-            Past::Unknown => {}
+            PastIds::All { .. } => self.past = PastIds::Unknown,
+            PastIds::Unknown => {}
         }
         self.remove(number);
     }
 
     /// An earlier node had turns that are not at hand.
     pub fn had_others(&mut self) {
-        self.past = Past::Unknown;
+        self.past = PastIds::Unknown;
     }
 
     /// Whether a turn of this id may be in the journal, although none is at hand.
     pub fn may_be_past(&self, id: &TurnId) -> bool {
         match &self.past {
-            Past::All { ids, hasher } => ids.contains(&hasher.hash_one(id)),
-            Past::Unknown => true,
+            PastIds::All { ids, hasher } => ids.contains(&hasher.hash_one(id)),
+            PastIds::Unknown => true,
         }
     }
 }

@@ -13,7 +13,7 @@ use windlass_protocol::ErrorCode;
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::kinds::{self, WorkerKind};
 
-use super::files::{self, Embedded};
+use super::program_files::{self, EmbeddedFile};
 use super::{Launcher, Recipe, ZygoteRecipe, environment};
 use crate::failure::Failure;
 use crate::trust::way::{self, Way, WayError};
@@ -29,13 +29,13 @@ macro_rules! embedded {
 }
 
 /// The sandbox, for interpreters that confine themselves.
-const SANDBOX: Embedded = (
+const SANDBOX: EmbeddedFile = (
     "windlass_worker/libwindlass_confine.so",
     include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_confine.so")),
 );
 
 /// The worker's program.
-const FILES: &[Embedded] = &embedded![
+const FILES: &[EmbeddedFile] = &embedded![
     "__init__.py",
     "afresh.py",
     "awaiting.py",
@@ -136,8 +136,8 @@ pub(super) struct Python {
 
 impl Python {
     pub fn prepare(dir: &Path, trust: Arc<Trust>, named: Vec<String>) -> io::Result<Self> {
-        let files: Vec<Embedded> = FILES.iter().copied().chain([SANDBOX]).collect();
-        let root = files::lay_out(dir, "python", &files)?;
+        let files: Vec<EmbeddedFile> = FILES.iter().copied().chain([SANDBOX]).collect();
+        let root = program_files::lay_out(dir, "python", &files)?;
         Ok(Self { root, trust, named, real: Mutex::default() })
     }
 

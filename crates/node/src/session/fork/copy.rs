@@ -29,10 +29,10 @@ pub(crate) struct NotCopied {
 
 /// What the copy has in the place of a directory that was installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum InPlace {
+pub(super) enum InstalledDirs {
     /// A link to the original's, which the twin can read and not write.
     Link,
-    Nothing,
+    Omit,
 }
 
 /// Copies the workspace at `from`, a recorded path, into `to`. Gives what was left out.
@@ -40,7 +40,7 @@ pub(super) fn copy(
     from: &Path,
     to: &Directory,
     scope: CopyScope,
-    in_place: InPlace,
+    in_place: InstalledDirs,
 ) -> Result<NotCopied, Failure> {
     let source = Directory::recorded(from).map_err(|error| {
         refused(&format!("its workspace {} cannot be opened: {error}", from.display()))
@@ -65,14 +65,19 @@ pub(super) fn copy(
 
 /// Puts a link where an installed directory was left out, if that is wanted. Whoever wrote a cache writes
 /// it again, which it could not through a link.
-fn left_out(from: &Path, to: &Directory, skipped: Skipped, in_place: InPlace) -> LeftOutDirectory {
+fn left_out(
+    from: &Path,
+    to: &Directory,
+    skipped: Skipped,
+    in_place: InstalledDirs,
+) -> LeftOutDirectory {
     let Skipped { path, why } = skipped;
     let (why, is_installed) = match why {
         Ignorable::Environment => (LeftOutReason::Environment, true),
         Ignorable::Packages => (LeftOutReason::Packages, true),
         Ignorable::Cache => (LeftOutReason::Cache, false),
     };
-    let wanted = in_place == InPlace::Link && is_installed;
+    let wanted = in_place == InstalledDirs::Link && is_installed;
     // No session can write in the copy yet.
     let linked = wanted && to.symlink(&from.join(&path), &path).is_ok();
     LeftOutDirectory { path: path.display().to_string(), why, linked }
@@ -115,7 +120,7 @@ mod tests {
         std::os::unix::fs::symlink("outside", root.join("work")).unwrap();
         let to = Directory::trusted(&root.join("to")).unwrap();
         let work = root.join("work");
-        let refused = copy(&work, &to, CopyScope::Needed, InPlace::Link).unwrap_err();
+        let refused = copy(&work, &to, CopyScope::Needed, InstalledDirs::Link).unwrap_err();
         assert_eq!(refused.code, ErrorCode::ForkRefused);
     }
 
@@ -142,7 +147,7 @@ mod tests {
             std::fs::write(root.join("work/inner").join(name), "").unwrap();
         }
         let to = Directory::trusted(&root.join("to")).unwrap();
-        copy(&root.join("work"), &to, CopyScope::All, InPlace::Nothing).unwrap();
+        copy(&root.join("work"), &to, CopyScope::All, InstalledDirs::Omit).unwrap();
         let entries = std::fs::read_dir(root.join("to/inner")).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
@@ -172,12 +177,12 @@ mod tests {
             left.into_iter().map(|one| (one.path, one.linked)).collect::<Vec<_>>()
         };
         let named = |linked| [("a/.venv".to_owned(), linked), ("a/__pycache__".to_owned(), false)];
-        assert_eq!(make("linked", CopyScope::Needed, InPlace::Link), named(true));
+        assert_eq!(make("linked", CopyScope::Needed, InstalledDirs::Link), named(true));
         assert_eq!(root.join("linked/a/.venv").read_link().unwrap(), work.join("a/.venv"));
         assert!(root.join("linked/a/__pycache__").symlink_metadata().is_err());
-        assert_eq!(make("apart", CopyScope::Needed, InPlace::Nothing), named(false));
+        assert_eq!(make("apart", CopyScope::Needed, InstalledDirs::Omit), named(false));
         assert!(root.join("apart/a/.venv").symlink_metadata().is_err());
-        assert_eq!(make("all", CopyScope::All, InPlace::Link), []);
+        assert_eq!(make("all", CopyScope::All, InstalledDirs::Link), []);
         assert!(root.join("all/a/.venv/lib").symlink_metadata().unwrap().is_dir());
     }
 }

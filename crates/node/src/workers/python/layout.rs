@@ -173,12 +173,12 @@ mod tests {
 
     use super::*;
 
-    struct Stage {
+    struct FakeInstallation {
         _dir: tempfile::TempDir,
         root: PathBuf,
     }
 
-    impl Stage {
+    impl FakeInstallation {
         /// An installation, and a virtual environment made from it.
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn an_environment_is_its_own_directories_and_its_bases() {
-        let stage = Stage::new();
+        let stage = FakeInstallation::new();
         let places = stage.places();
         for name in ["venv/bin", "base/bin", "home"] {
             assert!(places.directories.contains(&stage.at(name)), "{name}: {places:?}");
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_is_named_elsewhere_belongs_to_it() {
-        let stage = Stage::new();
+        let stage = FakeInstallation::new();
         let pth = stage.site().join("editable.pth");
         let text = "# a comment\nimport os; os\n../../../../work/src\n";
         std::fs::write(&pth, text).unwrap();
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_looked_at_is_not_trusted() {
-        let stage = Stage::new();
+        let stage = FakeInstallation::new();
         let check = || places(&stage.at("venv/bin/python"), None);
         symlink("/proc/self/cwd", stage.site().join("package")).unwrap();
         assert!(matches!(check(), Err(Distrust::Way(WayError::Magic(_)))));

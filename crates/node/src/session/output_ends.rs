@@ -22,7 +22,7 @@ pub(crate) fn end_bytes(budget: usize) -> usize {
 
 /// The head and tail of a turn's output so far.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ends {
+pub(crate) struct OutputEnds {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     pub bytes: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Ends {
     elsewhere: bool,
 }
 
-impl Ends {
+impl OutputEnds {
     /// The ends of an output that is in the journal.
     pub fn elsewhere(bytes: u64) -> Self {
         Self { bytes, elsewhere: bytes > 0, ..Self::default() }
@@ -47,7 +47,7 @@ impl Ends {
     }
 
     /// What fits `budget`, if the ends hold enough for it.
-    pub fn shown(&self, budget: usize) -> Option<Shown> {
+    pub fn shown(&self, budget: usize) -> Option<OutputExcerpt> {
         if self.elsewhere {
             return None;
         }
@@ -56,7 +56,7 @@ impl Ends {
         if kept == self.bytes && kept <= budget as u64 {
             all.extend_from_slice(&self.head);
             all.extend(&self.tail);
-            return Some(Shown { head: all.into(), tail: Bytes::new(), bytes: self.bytes });
+            return Some(OutputExcerpt { head: all.into(), tail: Bytes::new(), bytes: self.bytes });
         }
         let half = end_bytes(budget);
         if half > KEPT_BYTES {
@@ -73,19 +73,19 @@ impl Ends {
             let tail: Vec<u8> = self.tail.range(tail_from..).copied().collect();
             (Bytes::copy_from_slice(&self.head[..half]), Bytes::from(tail))
         };
-        Some(Shown { head, tail, bytes: self.bytes })
+        Some(OutputExcerpt { head, tail, bytes: self.bytes })
     }
 }
 
 /// What a reply shows of an output of `bytes` bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct OutputExcerpt {
     pub head: Bytes,
     pub tail: Bytes,
     pub bytes: u64,
 }
 
-impl Shown {
+impl OutputExcerpt {
     /// The reply's form. `from` is where the output starts in the session's.
     pub fn to_view(&self, session: &str, from: u64) -> OutputView {
         let omitted = self.bytes - (self.head.len() + self.tail.len()) as u64;
@@ -120,8 +120,8 @@ impl Shown {
 mod tests {
     use super::*;
 
-    fn ends(parts: &[&[u8]]) -> Ends {
-        let mut ends = Ends::default();
+    fn ends(parts: &[&[u8]]) -> OutputEnds {
+        let mut ends = OutputEnds::default();
         for part in parts {
             ends.push(part);
         }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn head_and_tail_are_the_ends_of_what_was_printed() {
         let all: Vec<u8> = (0..40_000u32).map(|i| (i % 251) as u8).collect();
-        let mut pieces = Ends::default();
+        let mut pieces = OutputEnds::default();
         all.chunks(777).for_each(|chunk| pieces.push(chunk));
         let shown = pieces.shown(1000).unwrap();
         assert_eq!(shown.head, all[..372]);

@@ -9,18 +9,18 @@ const PLACES_MAX: usize = 32;
 
 /// Files and directories, each as it was.
 #[derive(Debug)]
-pub(super) struct Marks(Vec<(PathBuf, Option<Mark>)>);
+pub(super) struct FileStamps(Vec<(PathBuf, Option<FileStamp>)>);
 
 /// What changes when a file is replaced, or a directory gets or loses an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark {
+struct FileStamp {
     inode: u64,
     size: u64,
     seconds: i64,
     nanoseconds: i64,
 }
 
-impl Marks {
+impl FileStamps {
     pub fn of(places: impl IntoIterator<Item = PathBuf>) -> Self {
         let mut marks = Self(Vec::new());
         places.into_iter().for_each(|place| marks.add(place));
@@ -40,9 +40,9 @@ impl Marks {
     }
 }
 
-fn look(place: &Path) -> Option<Mark> {
+fn look(place: &Path) -> Option<FileStamp> {
     let metadata = std::fs::metadata(place).ok()?;
-    Some(Mark {
+    Some(FileStamp {
         inode: metadata.ino(),
         size: metadata.size(),
         seconds: metadata.mtime(),
@@ -60,7 +60,8 @@ mod tests {
         let (packages, program) = (place.path().join("site-packages"), place.path().join("python"));
         std::fs::create_dir(&packages).unwrap();
         std::fs::write(&program, "one").unwrap();
-        let marks = || Marks::of([packages.clone(), program.clone(), place.path().join("none")]);
+        let marks =
+            || FileStamps::of([packages.clone(), program.clone(), place.path().join("none")]);
         let before = marks();
         assert!(before.are_current());
         std::fs::create_dir(packages.join("six")).unwrap();

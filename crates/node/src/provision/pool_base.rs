@@ -11,7 +11,7 @@ use super::pool::PoolKey;
 
 /// A session's plan, and what it was made from.
 #[derive(Debug)]
-pub(super) struct PlannedFor<'a> {
+pub(super) struct PlannedSession<'a> {
     pub plan: &'a Plan,
     pub around: &'a Arc<Around>,
     /// The session's own directories, as the plan names them: without links.
@@ -29,8 +29,8 @@ pub(super) struct PoolBase {
 
 impl PoolBase {
     /// The base of sessions like this one.
-    pub fn of(session: &PlannedFor<'_>) -> Self {
-        let PlannedFor { plan, around, own } = session;
+    pub fn of(session: &PlannedSession<'_>) -> Self {
+        let PlannedSession { plan, around, own } = session;
         let shape = Shape::of(plan);
         let view = BaseView::of(plan, own, around);
         let mut hasher = std::hash::DefaultHasher::new();

@@ -6,10 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// One file of a worker program.
-pub(super) type Embedded = (&'static str, &'static [u8]);
+pub(super) type EmbeddedFile = (&'static str, &'static [u8]);
 
 /// Writes `files` below `dir/NAME-HASH/` unless they are there, and says where.
-pub(super) fn lay_out(dir: &Path, name: &str, files: &[Embedded]) -> io::Result<PathBuf> {
+pub(super) fn lay_out(dir: &Path, name: &str, files: &[EmbeddedFile]) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);
     let root = dir.join(format!("{name}-{:016x}", hasher.finish()));
