@@ -1,5 +1,5 @@
 //! One live session: its owner task ([`actor`]), its link to the keeper, its open turns. The rest
-//! of the node talks to it through a [`Handle`], whose requests are served in the order sent.
+//! of the node sends requests through a [`SessionHandle`]. The owner serves them in the order sent.
 
 pub(crate) mod actor;
 mod alarm;
@@ -42,10 +42,10 @@ use turns::Snapshot;
 use windlass_egress::{Decision, Ledger, SessionOwner};
 use windlass_tools::HostId;
 
-/// Requests that may wait for a session's owner; a sender waits for room.
+/// Maximum number of requests in an owner's inbox. A sender waits while the inbox is full.
 const INBOX_MAX: usize = 256;
 
-/// The owner of a session, to what serves its connections.
+/// Through this the egress proxy reports its decisions to a session's owner.
 #[derive(Debug)]
 struct OwnerInbox(mpsc::Sender<Request>);
 
@@ -60,8 +60,8 @@ impl SessionOwner for OwnerInbox {
     }
 }
 
-/// How late a timer may ring before it is taken that this node itself did not run: then what the worker or
-/// the keeper had to do gets its time again, because the node may have asked for it only now.
+/// A timer that rings later than this shows that the node itself was stopped (SIGSTOP, suspend). The worker
+/// or the keeper then gets its whole time again, because the node may have sent its request only now.
 const LATE: Duration = Duration::from_millis(500);
 
 /// How the node reaches a live session.
@@ -70,16 +70,16 @@ pub(crate) struct SessionHandle {
     pub id: SessionId,
     inbox: mpsc::Sender<Request>,
     info: Arc<Mutex<api::Session>>,
-    /// The last event that clients may see.
+    /// The number of the last event that clients may see.
     pub seen: watch::Receiver<Seq>,
     pub reader: SessionReader,
-    /// What it may reach and has reached for, where its policy is a list of hosts.
+    /// The allowed hosts and the connections so far, if the policy is a list of hosts.
     pub egress: Option<Arc<Ledger>>,
-    /// The first session of its family: itself, or what it was forked from, and so on.
+    /// The first session of the family: this session, if it is not a twin.
     pub family: SessionId,
-    /// Its first room for twins.
-    pub room: Option<std::path::PathBuf>,
-    /// Who is there beside those whose requests its owner serves.
+    /// The session's first fork directory, where its twins' directories are made.
+    pub fork_dir: Option<std::path::PathBuf>,
+    /// Clients that are connected without a request in the inbox.
     pub clients: idle::ClientPresence,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct SessionHandle {
 #[derive(Debug)]
 pub(crate) enum Request {
     Submit(SubmitRequest),
-    /// The turn as it is, or as it is once it ends or asks for input.
+    /// Get a turn's snapshot: now, or when the turn ends or asks for input.
     Look {
         turn: TurnRef,
         until: Until,
@@ -107,7 +107,7 @@ pub(crate) enum Request {
     Reset {
         reply: ReplySender<()>,
     },
-    /// Stay idle until `until` is over: a twin is about to be made.
+    /// Start no turn until the sender of `until` is dropped: a twin is about to be made.
     Hold {
         until: oneshot::Receiver<()>,
         reply: ReplySender<fork::HeldOriginal>,
@@ -121,16 +121,16 @@ pub(crate) enum Request {
         grace_ms: u64,
         reply: ReplySender<()>,
     },
-    /// The code reached for a host, or tried to.
+    /// The egress proxy allowed or refused a connection.
     Egress {
         host: String,
         port: u16,
         allowed: bool,
         reason: String,
     },
-    /// A tool host answered a call, or a part of its answer came.
+    /// A tool host sent the answer to a call, or a part of the answer.
     ToolResult(calls::ResultPart),
-    /// A tool host that was called by this session is gone.
+    /// A tool host that this session has called has disconnected.
     ToolHostGone {
         host: HostId,
     },
@@ -141,8 +141,9 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Whether a client asks. What the code's own connections and calls bring is no use of the session.
-    fn is_of_client(&self) -> bool {
+    /// Whether a client sent this request. Only such a request restarts the idle timeout; connections and
+    /// tool calls of the session's own code do not.
+    fn is_from_client(&self) -> bool {
         match self {
             Self::Submit(_)
             | Self::Look { .. }
@@ -165,15 +166,16 @@ pub(crate) struct SubmitRequest {
     pub id: Option<TurnId>,
     pub code: Bytes,
     pub deadline_ms: Option<u64>,
-    /// The host tool call in which it was submitted.
+    /// The host tool call during which the turn was submitted.
     pub within: Option<Within>,
     pub until: Until,
-    /// The turn's number, as soon as it has one: whoever stops waiting asks by it.
+    /// Set as soon as the turn has a number. A caller that stops waiting for the reply uses the number to ask
+    /// again.
     pub number: Arc<OnceLock<TurnNo>>,
     pub reply: ReplySender<Snapshot>,
 }
 
-/// A turn by either of its names.
+/// A turn by its id or by its number.
 #[derive(Debug, Clone)]
 pub(crate) enum TurnRef {
     Id(TurnId),
@@ -184,7 +186,7 @@ pub(crate) enum TurnRef {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
     Now,
-    /// It ended or asks for input.
+    /// When the turn has ended or asks for input.
     Settled,
 }
 
@@ -195,7 +197,7 @@ impl SessionHandle {
         self.info.lock().expect("no holder of this lock can panic").clone()
     }
 
-    /// Sends a request and waits for its answer. A session that ended meanwhile answers so.
+    /// Sends a request and waits for its answer. Fails with `session_ended` if the session ends first.
     pub async fn ask<T>(
         &self,
         request: impl FnOnce(ReplySender<T>) -> Request,
@@ -209,8 +211,8 @@ impl SessionHandle {
         self.inbox.send(request).await.map_err(|_| self.gone())
     }
 
-    /// Why its owner does not answer: the session has ended, or this node has let go of it, and the next node
-    /// has it.
+    /// Why the owner does not answer: the session has ended, or this node stops and leaves the session to the
+    /// next node.
     pub fn gone(&self) -> Failure {
         let state = self.info.lock().expect("no holder of this lock can panic").state;
         match state {

@@ -295,7 +295,7 @@ async fn present(
     reader: impl FnOnce() -> Answer<SessionReader>,
 ) -> Answer<Turn> {
     let Snapshot { turn, state } = snapshot;
-    let shown = match turn.output.shown(budget) {
+    let shown = match turn.output.excerpt(budget) {
         Some(shown) => shown,
         None => {
             let (reader, bytes) = (reader()?, turn.output.bytes);

@@ -1,5 +1,5 @@
-//! From decisions to deeds: each effect of the lifecycle becomes a record for the journal and an
-//! act to perform after it is written.
+//! Turns each effect of the lifecycle into a record for the journal and an act. Acts are performed after
+//! the records are written.
 
 use bytes::Bytes;
 use windlass_lifecycle::session::Loss;
@@ -18,11 +18,11 @@ use super::{limits, receipts};
 use crate::failure::{Failure, remedy};
 
 impl Actor {
-    /// Plans what `effect` asks for. `reported` is what the keeper said of the turn that it is about.
+    /// Plans one effect. `reported` is the keeper's report of the turn that the effect is about.
     pub(super) fn plan(&mut self, effect: Effect, reported: &mut Option<TurnEndReport>) {
         match effect {
             Effect::Accept { turn } => self.record_accepted(turn),
-            Effect::Start { turn } if self.keeper.was_given(turn) => self.goes_on(turn),
+            Effect::Start { turn } if self.keeper.was_given(turn) => self.resume_turn(turn),
             Effect::Start { turn } => {
                 self.queue.limits.turn_starts();
                 self.round.acts.push(SessionAct::Start { turn });
@@ -42,7 +42,7 @@ impl Actor {
                 let message = format!("session {} is not idle", self.id);
                 self.fork.refuse(Failure::new(code, message));
             }
-            // The keeper may have been told by an earlier node. `caught_up` tells it what it was not.
+            // An earlier node may have sent the keeper this command. `caught_up` sends it if not.
             Effect::RestartWorker if self.keeper.attached.is_some() => {}
             Effect::RestartWorker => {
                 self.round.acts.push(SessionAct::Restart);
@@ -50,7 +50,7 @@ impl Actor {
             }
             Effect::StopKeeper => self.round.acts.push(SessionAct::StopKeeper),
             Effect::End { reason } => self.record_end(reason),
-            // Those who asked are told where the request is served.
+            // The code that serves the request sends the refusal (see `EventVerdict`).
             Effect::Refuse { .. }
             | Effect::RefuseInterrupt { .. }
             | Effect::RefuseInput { .. }
@@ -58,8 +58,8 @@ impl Actor {
         }
     }
 
-    /// Goes on with a turn that the keeper was given by an earlier node.
-    fn goes_on(&mut self, turn: TurnNo) {
+    /// Continues a turn that an earlier node gave to the keeper.
+    fn resume_turn(&mut self, turn: TurnNo) {
         if let Some(given) = self.queue.turns.get_mut(turn) {
             given.code = Bytes::new();
         }
@@ -89,7 +89,7 @@ impl Actor {
         self.round.acts.push(SessionAct::Interrupt { turn });
     }
 
-    /// Records how a turn ended. `reported` is what the keeper said of it, when it did.
+    /// Records how a turn ended. `reported` is the keeper's report, if there is one.
     fn finish(
         &mut self,
         turn: TurnNo,
@@ -130,13 +130,14 @@ impl Actor {
         let end = TurnEnd { outcome, error, usage, receipt };
         ended.end = Some(end.clone());
         let kind = EventKind::TurnEnded { outcome, error: end.error, usage, receipt: end.receipt };
-        self.round.record_heard(reported.link, Some(turn), kind, Bytes::new());
+        self.round.record_from_keeper(reported.link, Some(turn), kind, Bytes::new());
         self.queue.turns.ended(turn);
         self.context.metrics.turn_ended(outcome, usage.wall_ms);
         self.round.acts.push(SessionAct::Settle { turn });
     }
 
-    /// Where a turn's output will lie once this round is written, counted as the journal counts it.
+    /// The range of a turn's output in the session's output after this round is written, counted as the
+    /// journal counts it.
     fn extent_of(&self, turn: TurnNo) -> OutputExtent {
         let facts = self.journal.facts();
         let mut extent = facts.open_turn(turn).map(OutputExtent::of).unwrap_or_default();
@@ -175,7 +176,7 @@ impl Actor {
                 match self.keeper.command(Command::TurnInput { turn, more: false, eof }, bytes) {
                     Some(command) => self.keeper.confirm_later(command, turn, reply),
                     None => {
-                        let message = "the keeper cannot be told";
+                        let message = "the input cannot be sent to the keeper";
                         answer(reply, Err(Failure::new(ErrorCode::KeeperLost, message)));
                     }
                 }
@@ -206,13 +207,13 @@ impl Actor {
         }
     }
 
-    /// Has the keeper remember that a turn fails.
+    /// Tells the keeper to remember that a turn has failed.
     pub(super) fn tell_failed(&mut self, turn: TurnNo) {
         self.keeper.command(Command::TurnFailed { turn }, Bytes::new());
     }
 }
 
-/// What a keeper reported of a turn's end.
+/// A keeper's report of a turn's end.
 #[derive(Debug, Default)]
 pub(super) struct TurnEndReport {
     pub turn: TurnNo,
@@ -221,7 +222,7 @@ pub(super) struct TurnEndReport {
     pub usage: Option<Usage>,
 }
 
-/// The error of a turn that Windlass ended: its name, and what the code itself said, if anything.
+/// The error of a turn that Windlass ended. `said` is the error that the code itself raised, if any.
 pub(super) fn explain(code: ErrorCode, said: Option<TurnError>) -> TurnError {
     if let Some(limit) = limits::limit_of(code) {
         return limits::reached(limit, code, "");
@@ -238,7 +239,7 @@ pub(super) fn explain(code: ErrorCode, said: Option<TurnError>) -> TurnError {
 impl Failure {
     pub(super) fn of(code: ErrorCode, subject: &str) -> Self {
         let what = match code {
-            ErrorCode::Overloaded => "has as many waiting turns as it may have",
+            ErrorCode::Overloaded => "has too many waiting turns",
             ErrorCode::SessionEnded => "has ended",
             ErrorCode::SessionBusy => "is not idle",
             ErrorCode::TurnNotRunning => "is not running that turn",

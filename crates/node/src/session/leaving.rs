@@ -1,4 +1,4 @@
-//! How a session's owner leaves: the session is over, or lives on without this node.
+//! How a session's owner task ends: the session has ended, or it goes on without this node.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use crate::{disk, keepers};
 const SEE_OFF: Duration = Duration::from_secs(5);
 
 pub(super) async fn leave(mut actor: Actor, left: LeaveReason) {
-    // For whoever waits it is as if the wait had passed.
+    // Waiting requests get the turn as it is now, as if their wait had timed out.
     for (turn, reply) in actor.queue.take_all_waiters() {
         answer(reply, actor.snapshot(turn));
     }
@@ -37,7 +37,7 @@ pub(super) async fn leave(mut actor: Actor, left: LeaveReason) {
     }
 }
 
-/// The session is over: its keeper goes, with everything it holds, before anybody is told.
+/// The session has ended: waits for its keeper to exit and removes its resources, before the client is answered.
 async fn see_off(actor: &mut Actor) {
     let grace = Duration::from_millis(actor.life.closing_grace_ms());
     let until = Instant::now() + grace + SEE_OFF;
@@ -57,10 +57,11 @@ async fn see_off(actor: &mut Actor) {
         }
     }
     actor.context.forget(&actor.id);
-    // Of those that end at the same moment, the last to be forgotten finds the family empty.
-    if let Some(room) = actor.fork.first_room() {
+    // If several sessions of a family end at the same time, the last one that is forgotten finds the family empty
+    // and removes its directory.
+    if let Some(fork_dir) = actor.fork.first_dir() {
         let context = actor.context.clone();
-        let _ = tokio::task::spawn_blocking(move || disk::settle(&context, &room)).await;
+        let _ = tokio::task::spawn_blocking(move || disk::settle(&context, &fork_dir)).await;
     }
     actor.life.answer_closers();
     if had_placeholders {
@@ -69,12 +70,12 @@ async fn see_off(actor: &mut Actor) {
     }
 }
 
-/// Answers for a session that is over while its end is only owed to the journal: until there is room, or this
-/// node stops and the next one finds the keeper gone.
+/// Serves requests for an ended session whose end is not in the journal yet, because the disk is full. Lasts until
+/// the end is written, or until this node stops; the next node then finds the keeper gone.
 async fn until_recorded(actor: &mut Actor) -> Option<oneshot::Sender<()>> {
     while !actor.journal.is_settled() {
-        let asked = tokio::time::timeout(OWED_RETRY, actor.inbox.recv()).await;
-        match asked.map(|request| request.map(|request| actor.serve(request))) {
+        let received = tokio::time::timeout(OWED_RETRY, actor.inbox.recv()).await;
+        match received.map(|request| request.map(|request| actor.serve(request))) {
             Err(_) => {
                 let written = actor.journal.write_owed(&mut actor.keeper.link.half);
                 actor.count_failed(written);
@@ -88,12 +89,12 @@ async fn until_recorded(actor: &mut Actor) -> Option<oneshot::Sender<()>> {
     None
 }
 
-/// Removes what was made for the session beside its journal and workspace.
+/// Removes what was made for the session, except its journal and workspace.
 async fn remove_belongings(actor: &mut Actor) {
     let (dirs, tmp) = (std::mem::take(&mut actor.life.cgroups), family_tmp(actor));
-    let room = actor.fork.first_room();
+    let fork_dir = actor.fork.first_dir();
     let has_placeholders = actor.context.host.placeholders.are_needed_by(&actor.id);
-    if dirs.is_empty() && tmp.is_none() && room.is_none() && !has_placeholders {
+    if dirs.is_empty() && tmp.is_none() && fork_dir.is_none() && !has_placeholders {
         return;
     }
     let (context, id) = (actor.context.clone(), actor.id.clone());
@@ -105,18 +106,18 @@ async fn remove_belongings(actor: &mut Actor) {
             context.host.cgroups.remove(&dirs);
         }
         context.host.placeholders.release(&id);
-        if let Some(room) = room {
-            session_dirs::remove_empty(&context.config, &room);
+        if let Some(fork_dir) = fork_dir {
+            session_dirs::remove_empty(&context.config, &fork_dir);
         }
         if let Some(tmp) = tmp {
             session_dirs::remove(&context.config, &tmp);
         }
     };
-    // It fails only with the runtime.
+    // The join fails only when the runtime stops.
     let _ = tokio::task::spawn_blocking(remove).await;
 }
 
-/// The temporary directory that goes with this session: the family's, when this is the last of it.
+/// The temporary directory to remove: the family's, if this is the last live session of the family.
 fn family_tmp(actor: &mut Actor) -> Option<PathBuf> {
     let context: &Context = &actor.context;
     let handle = context.sessions.find(&actor.id)?;
@@ -136,8 +137,8 @@ async fn until_hung_up(actor: &mut Actor) {
             LinkActivity::Closed => return,
             LinkActivity::Writable => {}
             LinkActivity::Received => {
-                // What a session says after its end is nobody's. But a keeper that answers
-                // only now has not been told to stop.
+                // Messages after the session's end are dropped. But a keeper that answers the attach only now
+                // has not got the shutdown command yet.
                 while let Ok(Some((message, _))) = actor.keeper.link.next_message() {
                     if let FromKeeper::Attached(attached) = message {
                         actor.greet(&attached);
@@ -148,15 +149,15 @@ async fn until_hung_up(actor: &mut Actor) {
     }
 }
 
-/// Leaves a session that lives on without this node: its turn runs on.
+/// Leaves a session that goes on without this node. Its turn keeps running.
 fn release(actor: &mut Actor, reply: Option<oneshot::Sender<()>>) {
-    // There may be room again for what is owed; if not, the keeper has it.
+    // Try once more to write the owed records. If that fails, the keeper still holds them.
     let written = actor.journal.write_owed(&mut actor.keeper.link.half);
     actor.count_failed(written);
     actor.keeper.link.acknowledge_all();
     actor.keeper.flush();
     if actor.keeper.link.is_flushed() {
-        // The keeper reads what lies in its socket, whoever goes.
+        // The keeper reads its socket also after this node has gone, so the input counts as given.
         for given in actor.keeper.take_confirmations() {
             answer(given.reply, actor.snapshot(given.turn));
         }
@@ -167,7 +168,7 @@ fn release(actor: &mut Actor, reply: Option<oneshot::Sender<()>>) {
     }
 }
 
-/// The records of a keeper's death when no owner is there to write them.
+/// The records of a keeper's death, for a session without an owner.
 pub(super) fn records_of_loss(
     id: &SessionId,
     effects: &[Effect],

@@ -1,9 +1,10 @@
-//! What clients ask of a session, one request at a time.
+//! Serves the requests of clients and of the node, one at a time.
 
 use bytes::Bytes;
 use windlass_lifecycle::Event;
 use windlass_protocol::api::{SessionState, TurnState};
 use windlass_protocol::event::EventKind;
+use windlass_protocol::limits::INPUT_BYTES_MAX;
 use windlass_protocol::link::{Command, Fork, ForkDone};
 use windlass_protocol::{ErrorCode, TurnId, TurnNo};
 
@@ -17,7 +18,7 @@ use crate::failure::Failure;
 
 impl Actor {
     pub(super) fn serve(&mut self, request: Request) -> Option<LeaveReason> {
-        if request.is_of_client() {
+        if request.is_from_client() {
             self.life.idle.used();
         }
         match request {
@@ -35,7 +36,7 @@ impl Actor {
             Request::Input { turn, bytes, eof, reply } => self.input(&turn, bytes, eof, reply),
             Request::Reset { reply } => {
                 self.apply(Event::ResetAsked);
-                self.fork.answer_reset(reply);
+                self.fork.queue_reset(reply);
                 self.commit();
             }
             Request::Hold { until, reply } => self.hold(until, reply),
@@ -68,14 +69,14 @@ impl Actor {
         if let Some(id) = &submit.id
             && let Some(number) = self.queue.turns.number(id)
         {
-            // A number that is set already is this one: the request was sent twice.
+            // The client sent the request twice. A number that is already set is this number.
             let _ = submit.number.set(number);
             return self.answer_about(number, submit.until, submit.reply);
         }
         match submit.id.as_ref().map(|id| self.past(id)) {
             None | Some(Ok(None)) => {}
             Some(Ok(Some(past))) => return answer(submit.reply, Ok(past)),
-            // Without an answer of the journal nobody knows whether the turn has run.
+            // If the journal cannot be read, it is unknown whether the turn has run: do not run it again.
             Some(Err(failure)) => return answer(submit.reply, Err(failure)),
         }
         let number = self.journal.facts().last_turn.next();
@@ -91,7 +92,7 @@ impl Actor {
         }
     }
 
-    /// Accepts a turn, or leaves everything as it was.
+    /// Accepts a turn. If the machine refuses it or the journal cannot record it, nothing changes.
     fn accept(&mut self, turn: Turn) -> Result<(), Failure> {
         let number = turn.number;
         let before = self.machine.clone();
@@ -109,7 +110,7 @@ impl Actor {
             self.machine = before;
             self.round.acts.clear();
             self.queue.turns.remove(number);
-            let message = format!("the journal of session {} has no room", self.id);
+            let message = format!("no space left for the journal of session {}", self.id);
             return Err(Failure::new(ErrorCode::DiskFull, message));
         }
         self.commit();
@@ -133,7 +134,7 @@ impl Actor {
         }
     }
 
-    /// A turn that ended so long ago that only the journal has it.
+    /// A turn that ended so long ago that it is only in the journal.
     fn past(&self, id: &TurnId) -> Result<Option<Snapshot>, Failure> {
         if !self.queue.turns.may_be_past(id) {
             return Ok(None);
@@ -153,7 +154,7 @@ impl Actor {
         };
         let Some(number) = number else {
             let answered = match turn {
-                // A turn that ended is told as ended, however long ago that was.
+                // A turn that has ended is no error, even if it is only in the journal.
                 Some(id) => self.past(&id).and_then(|past| past.ok_or_else(|| self.no_turn(&id))),
                 None => {
                     let message = format!("session {} is not running a turn", self.id);
@@ -162,7 +163,7 @@ impl Actor {
             };
             return answer(reply, answered);
         };
-        // A turn that is over is told as it is.
+        // If the turn has ended, the machine changes nothing and the reply shows the ended turn.
         self.apply(Event::InterruptAsked { turn: number });
         self.commit();
         answer(reply, self.snapshot(number));
@@ -182,7 +183,9 @@ impl Actor {
         }
         if let Some(running) = self.queue.turns.get_mut(turn) {
             if !running.takes_input(bytes.len()) {
-                let message = format!("turn {id} has as much unread input as it may have");
+                let message = format!(
+                    "turn {id} has too much unread input: the limit is {INPUT_BYTES_MAX} bytes"
+                );
                 return answer(reply, Err(Failure::new(ErrorCode::MessageTooLarge, message)));
             }
             running.input_bytes += bytes.len();
@@ -191,7 +194,7 @@ impl Actor {
         self.commit();
     }
 
-    /// Holds the session idle until `until` is over.
+    /// Keeps the session idle until the sender of `until` is dropped.
     fn hold(
         &mut self,
         until: tokio::sync::oneshot::Receiver<()>,
@@ -200,7 +203,7 @@ impl Actor {
         if self.fork.is_held() {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
-        self.fork.want(until, reply);
+        self.fork.request_hold(until, reply);
         self.apply(Event::HoldAsked);
         self.commit();
     }
@@ -209,17 +212,17 @@ impl Actor {
         if self.machine.state() != SessionState::Idle {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
-        let (twin, room) = (fork.session.clone(), fork.room.clone());
+        let (twin, fork_dir) = (fork.session.clone(), fork.room.clone());
         if let Err(error) = self.keeper.link.command(Command::Fork(fork), Bytes::new()) {
             let message = format!("session {} was not forked: {error}", self.id);
             return answer(reply, Err(refused(&message)));
         }
-        self.fork.asked(twin, &room, reply);
+        self.fork.fork_sent(twin, &fork_dir, reply);
         self.keeper.flush();
     }
 }
 
-/// Answers somebody who may have gone.
+/// Sends a reply. The receiver may be gone, which is no error.
 pub(super) fn answer<T>(reply: ReplySender<T>, value: Result<T, Failure>) {
     let _ = reply.send(value);
 }

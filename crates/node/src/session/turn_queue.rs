@@ -1,4 +1,4 @@
-//! A session's turns with their timers, and the replies that wait for them.
+//! A session's turns, their timers, and the replies that wait for them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,21 +15,21 @@ use super::output_ends::OutputEnds;
 use super::turns::{Snapshot, Turn, Turns};
 use super::{LATE, ReplySender};
 
-/// Replies about turns that may wait in one session; one more is answered at once.
+/// Maximum number of replies that wait in one session. A further request is answered at once.
 const WAITERS_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct TurnQueue {
     pub turns: Turns,
-    /// The deadlines of turns that have none of their own.
+    /// The default deadlines.
     pub deadlines: Deadlines,
-    /// Limits that the session ran into.
+    /// Limits that the session has reached.
     pub limits: LimitReports,
     waiters: Vec<Waiter>,
     interrupt_grace: Duration,
     deadline: Option<(TurnNo, Instant)>,
     grace: Option<(TurnNo, Instant)>,
-    /// The turn whose grace was given again because this node did not run: once for each turn.
+    /// The turn that got its grace again because this node was stopped. A turn gets it again only once.
     grace_again: Option<TurnNo>,
 }
 
@@ -54,15 +54,15 @@ impl TurnQueue {
         }
     }
 
-    /// The open turns of an earlier node. The deadline of the running one is counted from its start, which
-    /// only the keeper knows ([`Self::rearm`]).
+    /// Loads the open turns of an earlier node. The running turn's deadline counts from its start, which only the
+    /// keeper knows ([`Self::rearm`]).
     pub fn reload(
         &mut self,
         open: &[OpenTurn],
         code: Vec<(TurnNo, Bytes)>,
         running: Option<TurnNo>,
     ) {
-        self.turns.had_others();
+        self.turns.has_unknown_past();
         let code: HashMap<TurnNo, Bytes> = code.into_iter().collect();
         for open in open {
             if Some(open.number) == running && open.interrupt.is_some() {
@@ -70,14 +70,14 @@ impl TurnQueue {
             }
             let code = code.get(&open.number).cloned().unwrap_or_default();
             let mut turn = Turn::new(open.id.clone(), open.number, code, open.deadline_ms);
-            turn.output = OutputEnds::elsewhere(open.output_bytes);
+            turn.output = OutputEnds::in_journal(open.output_bytes);
             turn.displays.clone_from(&open.displays);
             turn.stdin_wait.clone_from(&open.stdin_wait);
             self.turns.insert(turn);
         }
     }
 
-    /// Has a reply wait until the turn ends or asks for input; the reply comes back where too many wait.
+    /// Keeps a reply until the turn ends or asks for input. Gives the reply back if too many wait.
     pub fn wait(
         &mut self,
         turn: TurnNo,
@@ -97,13 +97,13 @@ impl TurnQueue {
         due.map(|waiter| waiter.reply).collect()
     }
 
-    /// All replies that wait, each with its turn.
+    /// All waiting replies, each with its turn.
     pub fn take_all_waiters(&mut self) -> Vec<(TurnNo, ReplySender<Snapshot>)> {
         let all = std::mem::take(&mut self.waiters);
         all.into_iter().map(|waiter| (waiter.turn, waiter.reply)).collect()
     }
 
-    /// The turn starts: its code goes to the keeper, and its deadline runs.
+    /// The turn starts: takes its code for the keeper, and arms its deadline.
     pub fn start(&mut self, turn: TurnNo) -> Option<Bytes> {
         let starting = self.turns.get_mut(turn)?;
         let code = std::mem::take(&mut starting.code);
@@ -113,7 +113,7 @@ impl TurnQueue {
         Some(code)
     }
 
-    /// The turn is interrupted: it has so long to stop.
+    /// The turn is interrupted: arms its grace.
     pub fn interrupted(&mut self, turn: TurnNo) {
         self.deadline = None;
         self.arm_grace(turn);
@@ -123,14 +123,14 @@ impl TurnQueue {
         self.grace = Some((turn, Instant::now() + self.interrupt_grace));
     }
 
-    /// The turn is over: none of its timers matters.
+    /// The turn has ended: disarms its timers.
     pub fn disarm(&mut self, turn: TurnNo) {
         self.deadline = self.deadline.filter(|(of, _)| *of != turn);
         self.grace = self.grace.filter(|(of, _)| *of != turn);
     }
 
-    /// The keeper has said how long the turn that it runs has run: the rest of its deadline is left, as
-    /// if no node had been replaced. A keeper that does not say gives it the whole deadline again.
+    /// Arms the running turn's deadline after a node was replaced. The keeper reports how long the turn has run, so
+    /// only the rest of the deadline is left. If the keeper does not report it, the whole deadline starts again.
     pub fn rearm(&mut self, attached: &Attached, current: Option<TurnNo>) {
         let Some(turn) = attached.running.filter(|turn| current == Some(*turn)) else { return };
         let is_stopped = self.grace.is_some_and(|(of, _)| of == turn);
@@ -156,8 +156,8 @@ impl TurnQueue {
         Some(Event::DeadlinePassed { turn })
     }
 
-    /// The turn that has not stopped in time. Where this node itself did not run for a while, the turn
-    /// gets its grace again, once: it may have heard of the interrupt only now.
+    /// The turn that has not stopped within its grace. If this node itself was stopped for a while, the turn gets
+    /// its grace again, once: it may have got the interrupt only now.
     pub fn grace_passed(&mut self, now: Instant) -> Option<Event> {
         let (turn, at) = self.grace.take_if(|(_, at)| *at <= now)?;
         if now > at + LATE && self.grace_again != Some(turn) {
