@@ -26,23 +26,23 @@ pub(super) struct Environment {
 
 #[derive(Debug)]
 pub(super) struct EnvironmentState {
-    /// The interpreter, once it was looked for.
+    /// The interpreter, after it was found.
     pub program: Option<PathBuf>,
     pub zygote: ZygoteStage,
-    /// When a session last asked.
+    /// When a session last asked for the zygote.
     pub used: Option<Instant>,
     pub memory: FreeMemory,
     pool: WorkerPool,
-    /// The bases of all keys that the pool knows.
+    /// The bases of the pool's keys.
     bases: Vec<Arc<PoolBase>>,
     workers: HashMap<WorkerNo, PooledWorker>,
-    /// Workers that are to be made and to be ended. The task that tends the environments does it.
+    /// Workers to make and to end. The tending task does this.
     to_make: Vec<(WorkerNo, Arc<PoolBase>)>,
     to_end: Vec<PooledWorker>,
     born: Instant,
 }
 
-/// Where a zygote is in its life.
+/// The state of an environment's zygote.
 #[derive(Debug, Default)]
 pub(super) enum ZygoteStage {
     #[default]
@@ -65,7 +65,7 @@ impl Environment {
         let state = EnvironmentState {
             program: None,
             zygote: ZygoteStage::None,
-            // As if somebody had asked: the first session should find a zygote.
+            // The zygote starts with the node, so that the first session finds it ready.
             used: Some(born),
             memory: FreeMemory::Enough,
             pool: WorkerPool::new(pool_size),
@@ -82,7 +82,7 @@ impl Environment {
         self.state.lock().expect("no holder of this lock can panic")
     }
 
-    /// Whether the base of sessions that ask for nothing special is still to be found.
+    /// Whether the default base (of sessions that use the default policy) must still be computed.
     pub fn lacks_base(&self) -> bool {
         let state = self.lock();
         self.pool_size > 0
@@ -90,8 +90,8 @@ impl Environment {
             && state.bases.is_empty()
     }
 
-    /// Whether a zygote or a pooled worker is on its way.
-    pub fn is_on_its_way(&self) -> bool {
+    /// Whether a zygote or a pooled worker is being started.
+    pub fn is_starting(&self) -> bool {
         let state = self.lock();
         match &state.zygote {
             ZygoteStage::None => state.used.is_some(),
@@ -132,8 +132,8 @@ impl Environment {
 }
 
 impl EnvironmentState {
-    /// Whether its zygote is this one.
-    pub fn is_of(&self, number: u64) -> bool {
+    /// Whether the zygote with this number is ready.
+    pub fn has_zygote(&self, number: u64) -> bool {
         matches!(&self.zygote, ZygoteStage::Ready(zygote) if zygote.number() == number)
     }
 
@@ -149,10 +149,10 @@ impl EnvironmentState {
         }
     }
 
-    /// The key of a session's plan; none where no pooled worker could become the session's. The pool forgets
-    /// keys that could be the plan's, were the machine as it was when their workers were made.
+    /// The pool key of a session's plan. None if no pooled worker can become the session's. Keys that fit the plan
+    /// but are out of date, because files around the sessions have changed, are forgotten.
     fn key_of(&mut self, session: &PlannedSession<'_>) -> Option<PoolKey> {
-        let fits = |base: &&Arc<PoolBase>| base.is_for(session.plan);
+        let fits = |base: &&Arc<PoolBase>| base.fits(session.plan);
         let fitting: Vec<Arc<PoolBase>> = self.bases.iter().filter(fits).cloned().collect();
         for base in fitting {
             if base.is_current(session.around) {
@@ -160,8 +160,8 @@ impl EnvironmentState {
             }
             self.apply(PoolEvent::Stale(base.key));
         }
-        // A plan may need what no base can have, where the workspace holds the node's own directories.
-        let base = Some(PoolBase::of(session)).filter(|base| base.is_for(session.plan))?;
+        // If the workspace contains the node's own directories, the plan has no base.
+        let base = Some(PoolBase::of(session)).filter(|base| base.fits(session.plan))?;
         Some(self.add_base(base))
     }
 
@@ -172,16 +172,16 @@ impl EnvironmentState {
         key
     }
 
-    /// Sessions with this base are expected.
+    /// Fills the pool for sessions with this base.
     pub fn expect(&mut self, base: PoolBase) {
-        // The zygote may have gone, or a session have come, while the base was looked for.
+        // The zygote may have ended, or a session may have added a base, while this base was computed.
         if matches!(self.zygote, ZygoteStage::Ready(_)) && self.bases.is_empty() {
             let key = self.add_base(base);
             self.apply(PoolEvent::Expected(key));
         }
     }
 
-    /// A pooled worker was made, or could not be.
+    /// A pooled worker is ready, or could not be made.
     pub fn made(&mut self, number: WorkerNo, made: Option<PooledWorker>) {
         match made {
             Some(worker) => {
@@ -194,7 +194,7 @@ impl EnvironmentState {
         }
     }
 
-    /// Ends pooled workers whose keepers have ended, and lets the pool decide what time has brought.
+    /// Removes pooled workers whose keepers have ended, and steps the pool's clock.
     pub fn tick(&mut self) {
         let dead = self.workers.iter().filter(|(_, worker)| !worker.is_alive());
         for number in dead.map(|(number, _)| *number).collect::<Vec<_>>() {
@@ -213,28 +213,28 @@ impl EnvironmentState {
         self.pool.next_tick(now).map(|at| at.saturating_sub(now))
     }
 
-    /// The workers that are to be made and to be ended.
+    /// Takes the workers to make and the workers to end.
     pub fn take_work(&mut self) -> (Vec<(WorkerNo, Arc<PoolBase>)>, Vec<PooledWorker>) {
         (std::mem::take(&mut self.to_make), std::mem::take(&mut self.to_end))
     }
 
-    /// Ends the zygote if a session can write to where its code came from; whether it stays.
+    /// Ends the zygote if a session can write the directories of its code. Returns whether the zygote stays.
     pub fn keep_if_trusted(&mut self, trust: &Trust) -> bool {
         let ZygoteStage::Ready(zygote) = &self.zygote else { return true };
         let Err(why) = zygote.check_trust(trust) else { return true };
-        tracing::warn!(%why, "a zygote is ended");
+        tracing::warn!(%why, "ending a zygote that is not trusted any more");
         self.end_zygote();
         self.zygote = ZygoteStage::Failed { why: Advice(&why).to_string(), since: Instant::now() };
         false
     }
 
-    /// Ends the zygote and its pooled workers. Workers that sessions have claimed go on.
+    /// Ends the zygote and its pooled workers. Workers that sessions have claimed keep running.
     pub fn end_zygote(&mut self) {
         self.zygote = ZygoteStage::None;
         self.apply(PoolEvent::ZygoteGone);
     }
 
-    /// Steps the pool, and notes what is to be done; the worker that the pool gives.
+    /// Steps the pool and queues its effects. Returns the worker that the pool gives to a session.
     fn apply(&mut self, event: PoolEvent) -> Option<PooledWorker> {
         let mut given = None;
         for effect in self.pool.step(event, self.born.elapsed(), self.memory) {

@@ -1,17 +1,17 @@
-//! What a zygote was made of, to see whether it changed since: its interpreter, and the directories
-//! where modules are found.
+//! Stamps of the files that a zygote was made from: its interpreter, and the directories of its modules. They show
+//! whether a file has changed since.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Places that are looked at; more of them are not.
-const PLACES_MAX: usize = 32;
+/// Maximum number of paths to stamp. Further paths are ignored.
+const PATHS_MAX: usize = 32;
 
-/// Files and directories, each as it was.
+/// Files and directories, each with its stamp.
 #[derive(Debug)]
 pub(super) struct FileStamps(Vec<(PathBuf, Option<FileStamp>)>);
 
-/// What changes when a file is replaced, or a directory gets or loses an entry.
+/// The metadata that changes when a file is replaced, or when a directory gets or loses an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     inode: u64,
@@ -21,27 +21,27 @@ struct FileStamp {
 }
 
 impl FileStamps {
-    pub fn of(places: impl IntoIterator<Item = PathBuf>) -> Self {
-        let mut marks = Self(Vec::new());
-        places.into_iter().for_each(|place| marks.add(place));
-        marks
+    pub fn of(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        let mut stamps = Self(Vec::new());
+        paths.into_iter().for_each(|path| stamps.add(path));
+        stamps
     }
 
-    /// One more place, as it is now.
-    pub fn add(&mut self, place: PathBuf) {
-        if self.0.len() < PLACES_MAX {
-            let mark = look(&place);
-            self.0.push((place, mark));
+    /// Adds a path with its stamp of now.
+    pub fn add(&mut self, path: PathBuf) {
+        if self.0.len() < PATHS_MAX {
+            let stamp = stamp(&path);
+            self.0.push((path, stamp));
         }
     }
 
     pub fn are_current(&self) -> bool {
-        self.0.iter().all(|(place, mark)| look(place) == *mark)
+        self.0.iter().all(|(path, before)| stamp(path) == *before)
     }
 }
 
-fn look(place: &Path) -> Option<FileStamp> {
-    let metadata = std::fs::metadata(place).ok()?;
+fn stamp(path: &Path) -> Option<FileStamp> {
+    let metadata = std::fs::metadata(path).ok()?;
     Some(FileStamp {
         inode: metadata.ino(),
         size: metadata.size(),
@@ -56,21 +56,21 @@ mod tests {
 
     #[test]
     fn a_new_package_and_a_new_interpreter_are_seen() {
-        let place = tempfile::tempdir().unwrap();
-        let (packages, program) = (place.path().join("site-packages"), place.path().join("python"));
+        let dir = tempfile::tempdir().unwrap();
+        let (packages, program) = (dir.path().join("site-packages"), dir.path().join("python"));
         std::fs::create_dir(&packages).unwrap();
         std::fs::write(&program, "one").unwrap();
-        let marks =
-            || FileStamps::of([packages.clone(), program.clone(), place.path().join("none")]);
-        let before = marks();
+        let stamps =
+            || FileStamps::of([packages.clone(), program.clone(), dir.path().join("none")]);
+        let before = stamps();
         assert!(before.are_current());
         std::fs::create_dir(packages.join("six")).unwrap();
         assert!(!before.are_current());
-        let before = marks();
+        let before = stamps();
         std::fs::remove_file(&program).unwrap();
         assert!(!before.are_current());
-        let before = marks();
-        std::fs::write(place.path().join("none"), "").unwrap();
+        let before = stamps();
+        std::fs::write(dir.path().join("none"), "").unwrap();
         assert!(!before.are_current());
     }
 }

@@ -1,14 +1,13 @@
-//! The pool's decisions: which pooled workers to make, give and end. A pure machine: it never starts a
-//! process, and reads no clock. Its owner performs the effects.
+//! The pool's decisions: which pooled workers to make, give and end. A pure machine: it starts no process and reads
+//! no clock. The environment performs its effects.
 //!
-//! A key is the fingerprint of what a pooled worker was built for. Sessions with different policies have
+//! A key is the fingerprint of the base that a pooled worker was built for. Sessions with different policies have
 //! different keys, so the pool holds workers of several keys at once:
 //!
 //! - At most [`KEYS_MAX`] keys have workers, `size` each.
 //! - While fewer keys have workers, a new key gets workers from its first claim on.
-//! - After that, a key replaces the least recently used one only if that one was not claimed between the
-//!   key's last two claims. Sessions that alternate over too many policies so do not end each other's
-//!   workers.
+//! - When all are in use, a key replaces the least recently used one, but only if that one was not claimed between
+//!   the key's last two claims. So sessions that alternate over too many policies do not end each other's workers.
 
 #[cfg(test)]
 mod tests;
@@ -16,38 +15,38 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Keys that have workers at once.
+/// Maximum number of keys with workers.
 pub(super) const KEYS_MAX: usize = 4;
 
-/// Keys that are known at once, with workers or without.
+/// Maximum number of known keys, with or without workers.
 pub(super) const KEYS_KNOWN_MAX: usize = 2 * KEYS_MAX;
 
-/// Workers that are made at the same time.
+/// Maximum number of workers that are being made at the same time.
 pub(super) const MAKING_MAX: usize = 2;
 
-/// The pool is refilled so long after a claim: the session that claimed comes first. In a row of claims,
-/// the pool is refilled at the latest so long after the first of them.
+/// The pause between a claim and the refill, so that the session that claimed runs first. In a series of claims the
+/// refill starts at the latest [`REFILL_PAUSE_MAX`] after the first claim.
 pub(super) const REFILL_PAUSE: Duration = Duration::from_millis(30);
 pub(super) const REFILL_PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// A row of at least so many claims that are on average no further apart is a rush: the machine is busy
-/// with sessions, and a pooled worker costs more in all than a fork for its session. The pool is then
-/// refilled after the rush, or when the rush has lasted so long.
+/// A rush is a series of at least [`RUSH_CLAIMS`] claims that are on average at most [`RUSH_GAP`] apart. The machine
+/// is then busy with sessions, and a pooled worker costs more in total than a fork for its session. So the refill
+/// starts after the rush, or when the rush has lasted for [`RUSH_PAUSE_MAX`].
 pub(super) const RUSH_PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(super) const RUSH_CLAIMS: u32 = 8;
 pub(super) const RUSH_GAP: Duration = Duration::from_millis(12);
 
-/// After a worker of a key could not be made, no other of that key is made for so long.
+/// The pause after a worker of a key could not be made, before another one of that key is made.
 pub(super) const RETRY: Duration = Duration::from_secs(10);
 
-/// A key that was not claimed for so long loses its workers, unless it is the last that has any.
+/// A key that was not claimed for this long loses its workers, unless it is the last key with workers.
 pub(super) const KEY_IDLE: Duration = Duration::from_secs(5 * 60);
 
-/// The fingerprint of what a pooled worker was built for.
+/// The fingerprint of the base that a pooled worker was built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PoolKey(pub u64);
 
-/// One pooled worker.
+/// The number of a pooled worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct WorkerNo(pub u64);
 
@@ -60,54 +59,54 @@ pub(super) enum PoolEvent {
     Expected(PoolKey),
     /// A session with this key asks for a worker.
     Claimed(PoolKey),
-    /// A worker that was to be made is ready.
+    /// A worker of [`PoolEffect::Make`] is ready.
     Made(WorkerNo),
-    /// A worker that was to be made could not be.
+    /// A worker of [`PoolEffect::Make`] could not be made.
     MakeFailed(WorkerNo),
     /// A pooled worker has ended by itself.
     Ended(WorkerNo),
-    /// What workers of this key were built for is no longer as it was.
+    /// The base of this key is out of date.
     Stale(PoolKey),
-    /// The zygote has ended, or goes.
+    /// The zygote has ended, or is about to be ended.
     ZygoteGone,
     /// Time has passed.
     Tick,
 }
 
-/// What the machine has free.
+/// Whether the machine has memory for more workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FreeMemory {
     Enough,
-    /// No worker is made, and the least recently used key loses its workers with each tick.
+    /// No worker is made, and with each tick the least recently used key loses its workers.
     Short,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PoolEffect {
-    /// The session that asks gets this worker.
+    /// Give this worker to the session that claims.
     Give(WorkerNo),
-    /// A worker is to be made. The answer is [`Event::Made`] or [`Event::MakeFailed`].
+    /// Make a worker. The answer is [`PoolEvent::Made`] or [`PoolEvent::MakeFailed`].
     Make(PoolKey, WorkerNo),
-    /// A worker is to be ended.
+    /// End this worker.
     End(WorkerNo),
-    /// The pool forgets this key.
+    /// The pool has forgotten this key: drop its base.
     Forget(PoolKey),
 }
 
-/// See the module's first lines.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct WorkerPool {
-    /// Workers of one key.
+    /// Workers per key.
     size: usize,
     keys: Vec<KeySlot>,
-    /// Claims since the pool was last full.
-    row: Option<ClaimSeries>,
-    /// Workers that are being made for keys that the pool has forgotten meanwhile.
+    /// The claims since the pool was last full.
+    series: Option<ClaimSeries>,
+    /// Workers that are still being made, for keys that the pool has forgotten.
     abandoned: Vec<WorkerNo>,
     next: u64,
 }
 
-/// A row of claims.
+/// A series of claims.
 #[derive(Debug, Clone, Copy)]
 struct ClaimSeries {
     first: Now,
@@ -116,7 +115,7 @@ struct ClaimSeries {
 }
 
 impl ClaimSeries {
-    /// Until when the pool is not refilled.
+    /// The refill starts at this time.
     fn paused_until(&self) -> Now {
         let after_last = self.last + REFILL_PAUSE;
         let gaps = self.claims.saturating_sub(1).max(1);
@@ -126,20 +125,21 @@ impl ClaimSeries {
     }
 }
 
+/// One key with its workers.
 #[derive(Debug)]
 struct KeySlot {
     key: PoolKey,
-    /// Whether the key has workers.
+    /// Whether the key has workers, or gets them. Other keys are only remembered.
     filled: bool,
     ready: VecDeque<WorkerNo>,
     making: Vec<WorkerNo>,
     claimed_at: Now,
-    /// When a worker could not be made, until one could.
+    /// When making a worker failed. Cleared when one is made.
     failed_at: Option<Now>,
 }
 
 impl KeySlot {
-    /// Workers that are to be made now.
+    /// Number of workers to make now.
     fn missing(&self, size: usize, now: Now) -> usize {
         let is_paused = self.failed_at.is_some_and(|at| at + RETRY > now);
         let has = self.ready.len() + self.making.len();
@@ -154,10 +154,10 @@ impl KeySlot {
 impl WorkerPool {
     pub fn new(size: usize) -> Self {
         let (keys, abandoned) = (Vec::new(), Vec::new());
-        Self { size, keys, row: None, abandoned, next: 1 }
+        Self { size, keys, series: None, abandoned, next: 1 }
     }
 
-    /// Decides what follows from an event.
+    /// Takes one event and returns the effects.
     pub fn step(&mut self, event: PoolEvent, now: Now, memory: FreeMemory) -> Vec<PoolEffect> {
         let mut effects = Vec::new();
         match event {
@@ -166,7 +166,7 @@ impl WorkerPool {
                 self.slot_of(key, now, &mut effects).filled |= filled < KEYS_MAX;
             }
             PoolEvent::Claimed(key) => self.claim(key, now, &mut effects),
-            PoolEvent::Made(worker) => match self.made(worker) {
+            PoolEvent::Made(worker) => match self.done_making(worker) {
                 Some(slot) => {
                     slot.failed_at = None;
                     slot.ready.push_back(worker);
@@ -174,7 +174,7 @@ impl WorkerPool {
                 None => effects.push(PoolEffect::End(worker)),
             },
             PoolEvent::MakeFailed(worker) => {
-                if let Some(slot) = self.made(worker) {
+                if let Some(slot) = self.done_making(worker) {
                     slot.failed_at = Some(now);
                 }
             }
@@ -191,7 +191,7 @@ impl WorkerPool {
         effects
     }
 
-    /// When something is to be decided that no event tells of.
+    /// When the next [`PoolEvent::Tick`] is due, if one is.
     pub fn next_tick(&self, now: Now) -> Option<Now> {
         if self.is_full() {
             return None;
@@ -200,19 +200,19 @@ impl WorkerPool {
         retries.chain(self.paused_until(now)).filter(|at| *at > now).min()
     }
 
-    /// Workers that are ready, and how many there should be.
+    /// The number of ready workers, and the number that the pool aims for.
     pub fn counts(&self) -> (usize, usize) {
         let ready = self.keys.iter().map(|slot| slot.ready.len()).sum();
         (ready, self.filled().max(1) * self.size)
     }
 
-    /// Whether no worker is to come before something happens.
+    /// Whether every key is full, or waits after a failure.
     pub fn is_settled(&self) -> bool {
         let size = self.size;
         self.keys.iter().all(|slot| slot.is_full(size) || slot.failed_at.is_some())
     }
 
-    /// Keys that have workers.
+    /// Number of keys with workers.
     fn filled(&self) -> usize {
         self.keys.iter().filter(|slot| slot.filled).count()
     }
@@ -222,8 +222,8 @@ impl WorkerPool {
     }
 
     fn claim(&mut self, key: PoolKey, now: Now, effects: &mut Vec<PoolEffect>) {
-        let row = self.row.get_or_insert(ClaimSeries { first: now, last: now, claims: 0 });
-        *row = ClaimSeries { last: now, claims: row.claims.saturating_add(1), ..*row };
+        let series = self.series.get_or_insert(ClaimSeries { first: now, last: now, claims: 0 });
+        *series = ClaimSeries { last: now, claims: series.claims.saturating_add(1), ..*series };
         let filled = self.filled();
         let oldest = self.least_recently_used(|slot| slot.filled && slot.key != key);
         let is_known = self.keys.iter().any(|slot| slot.key == key);
@@ -246,18 +246,18 @@ impl WorkerPool {
         }
     }
 
-    /// The slot of a key. Where there is none, it is made; the least recently used key that has no
-    /// workers is forgotten for it.
+    /// The slot of a key. A new key gets a new slot. If too many keys are known, the least recently used one without
+    /// workers is forgotten.
     fn slot_of(&mut self, key: PoolKey, now: Now, effects: &mut Vec<PoolEffect>) -> &mut KeySlot {
-        if let Some(place) = self.keys.iter().position(|slot| slot.key == key) {
-            return &mut self.keys[place];
+        if let Some(index) = self.keys.iter().position(|slot| slot.key == key) {
+            return &mut self.keys[index];
         }
         if self.keys.len() >= KEYS_KNOWN_MAX
             && let Some((oldest, _)) = self.least_recently_used(|slot| !slot.filled)
         {
             self.forget(|slot| slot.key == oldest, effects);
         }
-        let place = self.keys.len();
+        let index = self.keys.len();
         let ready = VecDeque::new();
         self.keys.push(KeySlot {
             key,
@@ -267,7 +267,7 @@ impl WorkerPool {
             claimed_at: now,
             failed_at: None,
         });
-        &mut self.keys[place]
+        &mut self.keys[index]
     }
 
     fn least_recently_used(&self, among: impl Fn(&KeySlot) -> bool) -> Option<(PoolKey, Now)> {
@@ -275,8 +275,8 @@ impl WorkerPool {
         slots.min_by_key(|slot| slot.claimed_at).map(|slot| (slot.key, slot.claimed_at))
     }
 
-    /// A worker is no longer being made; the slot that it is for, if the pool still knows its key.
-    fn made(&mut self, worker: WorkerNo) -> Option<&mut KeySlot> {
+    /// A worker is no longer being made. Returns its slot, if the pool still knows the key.
+    fn done_making(&mut self, worker: WorkerNo) -> Option<&mut KeySlot> {
         self.abandoned.retain(|one| *one != worker);
         let slot = self.keys.iter_mut().find(|slot| slot.making.contains(&worker))?;
         slot.making.retain(|one| *one != worker);
@@ -306,7 +306,7 @@ impl WorkerPool {
 
     fn refill(&mut self, now: Now, effects: &mut Vec<PoolEffect>) {
         if self.is_full() {
-            self.row = None;
+            self.series = None;
             return;
         }
         if self.paused_until(now).is_some() {
@@ -317,7 +317,7 @@ impl WorkerPool {
             if making + self.abandoned.len() >= MAKING_MAX {
                 return;
             }
-            // The key with the fewest workers comes first; of those, the most recently claimed one.
+            // The key that lacks most workers comes first; among equals, the most recently claimed one.
             let size = self.size;
             let next = self
                 .keys
@@ -333,6 +333,6 @@ impl WorkerPool {
     }
 
     fn paused_until(&self, now: Now) -> Option<Now> {
-        Some(self.row?.paused_until()).filter(|until| *until > now)
+        Some(self.series?.paused_until()).filter(|until| *until > now)
     }
 }

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Steps a pool of two workers a key through `script`: `<ms> <event> [<key or worker>]`, with `short` in
-/// front where the machine is short of memory. Each line of the result has the event, the keys with
+/// Steps a pool with two workers per key through `script`: `<ms> <event> [<key or worker>]`, with `short` in
+/// front if the machine is short of memory. Each line of the result has the event, the keys with
 /// their workers (`A*2+1`: key A has workers, two ready and one being made), and the effects.
 #[track_caller]
 fn check(script: &str, expected: Expect) {
@@ -43,7 +43,7 @@ fn event(said: &str) -> PoolEvent {
         "stale" => PoolEvent::Stale(key()),
         "gone" => PoolEvent::ZygoteGone,
         "tick" => PoolEvent::Tick,
-        other => panic!("{other:?} is no event"),
+        other => panic!("unknown event {other:?}"),
     }
 }
 
@@ -84,7 +84,7 @@ fn an_expected_key_is_filled_and_its_workers_are_given_in_order() {
 }
 
 #[test]
-fn the_pool_is_refilled_after_a_pause_and_in_a_row_of_claims_after_a_longer_one() {
+fn the_pool_is_refilled_after_a_pause_and_in_a_series_of_claims_after_a_longer_one() {
     check(
         "0 expect A; 1 made 1; 2 made 2; 10 claim A; 39 tick; 40 tick; 45 made 3; 50 claim A; \
          75 claim A; 100 claim A; 125 claim A; 150 claim A; 175 claim A; 200 claim A; 225 claim A; \
@@ -112,7 +112,7 @@ fn the_pool_is_refilled_after_a_pause_and_in_a_row_of_claims_after_a_longer_one(
 }
 
 #[test]
-fn in_a_rush_the_pool_is_refilled_after_it() {
+fn the_pool_is_refilled_after_a_rush() {
     let at = Duration::from_millis;
     for (gap_ms, made) in [(12, 0), (13, 2)] {
         let mut pool = WorkerPool::new(2);
@@ -144,7 +144,7 @@ fn a_new_key_gets_workers_at_its_first_claim_while_there_is_room() {
 }
 
 #[test]
-fn a_key_too_many_replaces_one_that_was_not_claimed_between_its_last_two_claims() {
+fn a_key_above_the_limit_replaces_one_that_was_not_claimed_between_its_last_two_claims() {
     check(
         "0 claim A; 1 claim B; 2 claim C; 3 claim D; 4 claim E; 5 claim A; 6 claim B; 7 claim E; 8 claim E",
         expect![[r#"
@@ -162,7 +162,7 @@ fn a_key_too_many_replaces_one_that_was_not_claimed_between_its_last_two_claims(
 }
 
 #[test]
-fn keys_that_alternate_over_more_than_there_is_room_for_do_not_end_each_others_workers() {
+fn alternating_keys_above_the_limit_do_not_end_each_others_workers() {
     check(
         "0 claim A; 1 claim B; 2 claim C; 3 claim D; 4 claim E; 5 claim A; 6 claim B; 7 claim C; \
          8 claim D; 9 claim E",
@@ -200,7 +200,7 @@ fn keys_without_workers_are_forgotten_when_too_many_are_known() {
 }
 
 #[test]
-fn a_worker_that_fails_or_ends_is_replaced_and_after_a_failure_later() {
+fn a_worker_that_ends_is_replaced_at_once_and_one_that_fails_after_a_pause() {
     check(
         "0 expect A; 1 failed 1; 2 failed 2; 9000 tick; 10002 tick; 10003 made 3; 10004 made 4; 10005 ended 3",
         expect![[r#"
@@ -235,7 +235,7 @@ fn a_key_whose_workers_cannot_be_made_does_not_pause_another() {
 }
 
 #[test]
-fn nothing_is_due_while_a_worker_is_made_again() {
+fn no_tick_is_due_while_a_worker_is_made_again() {
     let (at, key) = (Duration::from_millis, PoolKey(1));
     let mut pool = WorkerPool::new(1);
     pool.step(PoolEvent::Expected(key), at(0), FreeMemory::Enough);
@@ -249,7 +249,7 @@ fn nothing_is_due_while_a_worker_is_made_again() {
 }
 
 #[test]
-fn a_stale_key_and_a_zygote_that_is_gone_take_their_workers_with_them() {
+fn workers_of_a_stale_key_or_an_ended_zygote_are_ended() {
     check(
         "0 expect A; 1 made 1; 2 stale A; 3 made 2; 4 claim A; 34 tick; 35 made 3; 36 gone; 37 failed 4; 38 expect A",
         expect![[r#"
@@ -289,7 +289,7 @@ fn without_memory_nothing_is_made_and_the_least_recently_used_key_loses_its_work
 }
 
 #[test]
-fn a_key_that_nobody_claims_is_forgotten_unless_it_is_the_last() {
+fn an_unclaimed_key_is_forgotten_unless_it_is_the_last() {
     check(
         "0 expect A; 1 made 1; 2 made 2; 10 claim B; 40 tick; 41 made 3; 42 made 4; 300009 tick; 300010 tick; 900000 tick",
         expect![[r#"
@@ -324,7 +324,7 @@ fn any_event() -> impl Strategy<Value = (u64, PoolEvent, bool)> {
 }
 
 proptest! {
-    /// Every worker that was made is in the pool, given once or ended once, and every bound holds.
+    /// Every worker that was made is in the pool, was given once or was ended once, and every limit holds.
     #[test]
     fn no_worker_is_lost_or_given_twice(
         size in 0..4_usize,
@@ -336,7 +336,8 @@ proptest! {
         for (wait, event, short) in events {
             now += Duration::from_millis(wait);
             match event {
-                // Only workers that are being made can be made, and only those in the pool can end.
+                // Skip events that cannot happen: only a worker that is being made can be made, and only a pooled
+                // worker can end.
                 PoolEvent::Made(worker) if making.remove(&worker) => {
                     alive.insert(worker);
                 }
