@@ -1,5 +1,6 @@
-//! Gets workers for sessions, by one call: [`Provision::acquire`]. The call makes the session's directories, plans
-//! its confinement, and gets a keeper and a worker by the fastest strategy that is possible:
+//! Gets workers for sessions, by one call: [`Provision::acquire`]. The call makes the session's
+//! directories, plans its confinement, and gets a keeper and a worker by the fastest strategy that is
+//! possible:
 //!
 //! - *pool*: a pooled worker becomes the session's;
 //! - *zygote*: a zygote forks a worker for the session;
@@ -89,8 +90,8 @@ impl Provision {
         Self { config, epoch, trust, workers, placeholders, makers, planner, environments }
     }
 
-    /// Gets a worker for a session, with all its resources. Blocks: it writes to the disk and starts processes, so
-    /// the thread that serves turns must not call it.
+    /// Gets a worker for a session, with all its resources. Blocks: it writes to the disk and starts
+    /// processes, so the thread that serves turns must not call it.
     pub fn acquire(&self, spec: &SessionSpec<'_>) -> Result<Lease, Failure> {
         let dir = SessionDir::make(&self.config, &self.trust, spec.id, spec.wanted)?;
         let (session, cgroups) = (spec.id.clone(), Vec::new());
@@ -104,8 +105,8 @@ impl Provision {
         }
     }
 
-    /// Removes the resources of a session that is not made, and ends its keeper. May block for a moment until the
-    /// keeper's process is gone.
+    /// Removes the resources of a session that is not made, and ends its keeper. May block for a moment
+    /// until the keeper's process is gone.
     pub fn release(&self, resources: &SessionResources) {
         if let Some(socket) = &resources.socket {
             self.makers.keepers.end_unanswered(&resources.session, socket);
@@ -161,8 +162,8 @@ impl Provision {
         Ok((keeper, WorkerParts { recipe, plan: planned.text, egress, zygote_of }))
     }
 
-    /// Records the directories that the session can write. This must happen before the session runs anything, and
-    /// before a zygote is chosen.
+    /// Records the directories that the session can write. This must happen before the session runs
+    /// anything, and before a zygote is chosen.
     fn remember_writable(&self, id: &SessionId, planned: &SessionPlan) -> Result<(), Failure> {
         let is_new = self.trust.remember(&planned.writable).map_err(|error| {
             Failure::while_making(
@@ -176,8 +177,8 @@ impl Provision {
         Ok(())
     }
 
-    /// The zygote that the session's workers can be forked from, if there is one. There is none if the session can
-    /// write the interpreter: a zygote runs nothing that a session can write.
+    /// The zygote that the session's workers can be forked from, if there is one. There is none if the
+    /// session can write the interpreter: a zygote runs nothing that a session can write.
     fn zygote_for(
         &self,
         policy: &Policy,

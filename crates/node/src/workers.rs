@@ -1,5 +1,5 @@
-//! How the node launches workers of each kind. The binary contains the workers' program files; this module writes
-//! them to disk and builds the command lines and environments.
+//! How the node launches workers of each kind. The binary contains the workers' program files; this module
+//! writes them to disk and builds the command lines and environments.
 
 mod environment;
 mod program_files;
@@ -63,18 +63,19 @@ pub(crate) struct Recipe {
 pub(crate) struct ZygoteRecipe {
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
-    /// Whether the interpreter or its libraries read this variable only when they start. A forked worker has the
-    /// zygote's value of such a variable.
+    /// Whether the interpreter or its libraries read this variable only when they start. A forked worker
+    /// has the zygote's value of such a variable.
     pub reads_at_start: fn(&str) -> bool,
-    /// Files and directories that the zygote is made from. When one changes, the zygote is out of date. The zygote
-    /// reports further ones.
+    /// Files and directories that the zygote is made from. When one changes, the zygote is out of date. The
+    /// zygote reports further ones.
     pub sources: Vec<PathBuf>,
     /// The locations of its code. No session could write them when this recipe was made.
     pub trusted: Places,
 }
 
 impl Workers {
-    /// Writes the worker programs into the state directory. `named` are the interpreters that the user has named.
+    /// Writes the worker programs into the state directory. `named` are the interpreters that the user has
+    /// named.
     pub fn prepare(state_dir: &Path, trust: Arc<Trust>, named: Vec<String>) -> io::Result<Self> {
         let python = python::Python::prepare(&state_dir.join("workers"), trust, named)?;
         Ok(Self { launchers: vec![Box::new(python)] })
@@ -91,8 +92,8 @@ impl Workers {
         self.launchers.iter().map(|launcher| launcher.program().to_owned()).collect()
     }
 
-    /// How to start the worker that `wanted` asks for, in `workspace`. Blocks: it may run a program to find the
-    /// interpreter.
+    /// How to start the worker that `wanted` asks for, in `workspace`. Blocks: it may run a program to find
+    /// the interpreter.
     pub fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
         let name = wanted.worker.as_deref().unwrap_or(kinds::DEFAULT.name);
         match self.launchers.iter().find(|launcher| launcher.kind().name == name) {

@@ -149,8 +149,8 @@ impl EnvironmentState {
         }
     }
 
-    /// The pool key of a session's plan. None if no pooled worker can become the session's. Keys that fit the plan
-    /// but are out of date, because files around the sessions have changed, are forgotten.
+    /// The pool key of a session's plan. None if no pooled worker can become the session's. Keys that fit
+    /// the plan but are out of date, because files around the sessions have changed, are forgotten.
     fn key_of(&mut self, session: &PlannedSession<'_>) -> Option<PoolKey> {
         let fits = |base: &&Arc<PoolBase>| base.fits(session.plan);
         let fitting: Vec<Arc<PoolBase>> = self.bases.iter().filter(fits).cloned().collect();

@@ -1,8 +1,8 @@
-//! All environments of a node: a zygote and a pool for each interpreter that the user named. If an environment
-//! has no worker ready, the session starts by the next strategy.
+//! All environments of a node: a zygote and a pool for each interpreter that the user named. If an
+//! environment has no worker ready, the session starts by the next strategy.
 //!
-//! A zygote is not confined. So it exists only for interpreters that the user named or has on PATH, and only if no
-//! session could have changed the code that it runs ([`crate::trust`]).
+//! A zygote is not confined. So it exists only for interpreters that the user named or has on PATH, and
+//! only if no session could have changed the code that it runs ([`crate::trust`]).
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -53,8 +53,8 @@ impl Environments {
         }
     }
 
-    /// The zygote from which a session's workers can be forked, if it is ready and its environment variables fit. If
-    /// it is not ready, it is started for later sessions.
+    /// The zygote from which a session's workers can be forked, if it is ready and its environment
+    /// variables fit. If it is not ready, it is started for later sessions.
     pub fn zygote_for(&self, recipe: &Recipe) -> Option<Arc<Zygote>> {
         let zygote = self.ready(&recipe.interpreter)?;
         zygote.fits(&recipe.env).then_some(zygote)
@@ -94,7 +94,8 @@ impl Environments {
         ready
     }
 
-    /// A pooled worker for a session. `zygote` is the number of the zygote that [`Self::zygote_for`] returned.
+    /// A pooled worker for a session. `zygote` is the number of the zygote that [`Self::zygote_for`]
+    /// returned.
     pub fn claim(&self, zygote: u64, session: &PlannedSession<'_>) -> Option<PooledWorker> {
         if self.start != StartBy::Pool {
             return None;

@@ -1,5 +1,5 @@
-//! Stamps of the files that a zygote was made from: its interpreter, and the directories of its modules. They show
-//! whether a file has changed since.
+//! Stamps of the files that a zygote was made from: its interpreter, and the directories of its modules.
+//! They show whether a file has changed since.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Checks the size of a launch (plan and environment) before the node starts anything for the session. The client
-//! gets an error with the size and the limit.
+//! Checks the size of a launch (plan and environment) before the node starts anything for the session. The
+//! client gets an error with the size and the limit.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::failure::Failure;
 /// Reserved for the rest of a launch: ids, times, limits, and a few dozen paths.
 const REST_BYTES: usize = 256 * 1024;
 
-/// In JSON text a byte of the environment takes at most [`ESCAPED`] bytes, and a byte of the plan, which is JSON
-/// already, at most [`QUOTED`].
+/// In JSON text a byte of the environment takes at most [`ESCAPED`] bytes, and a byte of the plan, which is
+/// JSON already, at most [`QUOTED`].
 const ESCAPED: usize = 6;
 const QUOTED: usize = 2;
 

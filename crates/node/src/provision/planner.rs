@@ -1,5 +1,5 @@
-//! Plans the confinement of a new session: from the client's policy to the plan that the keeper gets. What the
-//! machine can enforce is found once; the files around a session are surveyed for each session.
+//! Plans the confinement of a new session: from the client's policy to the plan that the keeper gets. What
+//! the machine can enforce is found once; the files around a session are surveyed for each session.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -144,7 +144,8 @@ fn writable(policy: &Policy, place: Place) -> Vec<PathBuf> {
     place.writable.into_iter().chain(workspace).collect()
 }
 
-/// Checks that the session can read its interpreter. Otherwise the worker would fail to start without a reason.
+/// Checks that the session can read its interpreter. Otherwise the worker would fail to start without a
+/// reason.
 fn check_interpreter(place: &Place, recipe: &Recipe) -> Result<(), Failure> {
     let Err(why) = place.check_readable(&recipe.real) else { return Ok(()) };
     let (interpreter, real) = (recipe.interpreter.display(), recipe.real.display());

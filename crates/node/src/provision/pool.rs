@@ -1,13 +1,14 @@
-//! The pool's decisions: which pooled workers to make, give and end. A pure machine: it starts no process and reads
-//! no clock. The environment performs its effects.
+//! The pool's decisions: which pooled workers to make, give and end. A pure machine: it starts no process
+//! and reads no clock. The environment performs its effects.
 //!
-//! A key is the fingerprint of the base that a pooled worker was built for. Sessions with different policies have
-//! different keys, so the pool holds workers of several keys at once:
+//! A key is the fingerprint of the base that a pooled worker was built for. Sessions with different
+//! policies have different keys, so the pool holds workers of several keys at once:
 //!
 //! - At most [`KEYS_MAX`] keys have workers, `size` each.
 //! - While fewer keys have workers, a new key gets workers from its first claim on.
-//! - When all are in use, a key replaces the least recently used one, but only if that one was not claimed between
-//!   the key's last two claims. So sessions that alternate over too many policies do not end each other's workers.
+//! - When all are in use, a key replaces the least recently used one, but only if that one was not claimed
+//!   between the key's last two claims. So sessions that alternate over too many policies do not end each
+//!   other's workers.
 
 #[cfg(test)]
 mod tests;
@@ -24,14 +25,14 @@ pub(super) const KEYS_KNOWN_MAX: usize = 2 * KEYS_MAX;
 /// Maximum number of workers that are being made at the same time.
 pub(super) const MAKING_MAX: usize = 2;
 
-/// The pause between a claim and the refill, so that the session that claimed runs first. In a series of claims the
-/// refill starts at the latest [`REFILL_PAUSE_MAX`] after the first claim.
+/// The pause between a claim and the refill, so that the session that claimed runs first. In a series of
+/// claims the refill starts at the latest [`REFILL_PAUSE_MAX`] after the first claim.
 pub(super) const REFILL_PAUSE: Duration = Duration::from_millis(30);
 pub(super) const REFILL_PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// A rush is a series of at least [`RUSH_CLAIMS`] claims that are on average at most [`RUSH_GAP`] apart. The machine
-/// is then busy with sessions, and a pooled worker costs more in total than a fork for its session. So the refill
-/// starts after the rush, or when the rush has lasted for [`RUSH_PAUSE_MAX`].
+/// A rush is a series of at least [`RUSH_CLAIMS`] claims that are on average at most [`RUSH_GAP`] apart.
+/// The machine is then busy with sessions, and a pooled worker costs more in total than a fork for its
+/// session. So the refill starts after the rush, or when the rush has lasted for [`RUSH_PAUSE_MAX`].
 pub(super) const RUSH_PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(super) const RUSH_CLAIMS: u32 = 8;
 pub(super) const RUSH_GAP: Duration = Duration::from_millis(12);
@@ -246,8 +247,8 @@ impl WorkerPool {
         }
     }
 
-    /// The slot of a key. A new key gets a new slot. If too many keys are known, the least recently used one without
-    /// workers is forgotten.
+    /// The slot of a key. A new key gets a new slot. If too many keys are known, the least recently used
+    /// one without workers is forgotten.
     fn slot_of(&mut self, key: PoolKey, now: Now, effects: &mut Vec<PoolEffect>) -> &mut KeySlot {
         if let Some(index) = self.keys.iter().position(|slot| slot.key == key) {
             return &mut self.keys[index];

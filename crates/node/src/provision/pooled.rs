@@ -1,5 +1,5 @@
-//! A pooled worker: a worker that is forked before a session asks for it, with its keeper, its namespaces and its
-//! cgroups. No session's code has run in a pooled worker, and no used worker goes back to the pool.
+//! A pooled worker: a worker that is forked before a session asks for it, with its keeper, its namespaces
+//! and its cgroups. No session's code has run in a pooled worker, and no used worker goes back to the pool.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,8 +35,8 @@ pub(super) struct PooledWorker {
     id: SessionId,
     socket: PathBuf,
     cgroups: Vec<PathBuf>,
-    /// The connection to the keeper. The node attaches on it when a session claims the worker. If it closes before
-    /// that, the keeper ends.
+    /// The connection to the keeper. The node attaches on it when a session claims the worker. If it closes
+    /// before that, the keeper ends.
     line: UnixStream,
 }
 
@@ -82,7 +82,8 @@ impl PooledWorker {
         let lost = |error: tokio::task::JoinError| PoolError::Reach(io::Error::other(error));
         let begun = {
             let makers = makers.clone();
-            // This writes to the disk and starts a process, so it must not block the thread that serves turns.
+            // This writes to the disk and starts a process, so it must not block the thread that serves
+            // turns.
             tokio::task::spawn_blocking(move || begin(&makers, id, &zygote, &base))
         };
         let worker = begun.await.map_err(lost)??;
@@ -95,16 +96,16 @@ impl PooledWorker {
         }
     }
 
-    /// Whether the keeper lives. It sends nothing while its worker is in the pool, so anything that can be read
-    /// means that it has ended.
+    /// Whether the keeper lives. It sends nothing while its worker is in the pool, so anything that can be
+    /// read means that it has ended.
     pub fn is_alive(&self) -> bool {
         let mut byte = [0; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(rustix::net::recv(&self.line, &mut byte[..], flags), Err(rustix::io::Errno::AGAIN))
     }
 
-    /// Makes the worker a session's: renames the keeper's socket to the session's name, and sets the session's
-    /// limits on the cgroups.
+    /// Makes the worker a session's: renames the keeper's socket to the session's name, and sets the
+    /// session's limits on the cgroups.
     pub fn become_session(
         self,
         makers: &Makers,

@@ -1,5 +1,5 @@
-//! The session directory: what the node makes on disk for one session. This is its workspace, its fork directory
-//! and its temporary directory.
+//! The session directory: what the node makes on disk for one session. This is its workspace, its fork
+//! directory and its temporary directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -57,8 +57,8 @@ impl SessionDir {
         Ok(())
     }
 
-    /// Removes the directories of a session that is not made. An empty workspace stays: it may be of an earlier
-    /// session with the same id.
+    /// Removes the directories of a session that is not made. An empty workspace stays: it may be of an
+    /// earlier session with the same id.
     pub fn remove(&self, config: &Config) {
         if let Some(tmp) = &self.tmp {
             session_dirs::remove(config, tmp);
@@ -73,10 +73,10 @@ pub(super) fn make(config: &Config, path: &Path, mode: u32) -> io::Result<()> {
     state.make_directory(session_dirs::inside(config, path)?, mode).map(drop)
 }
 
-/// Resolves the workspace that a client named. A symlink on the path must not be one that a session could have
-/// made, because it would choose the directory of the next session. The path is resolved once, so a symlink that is
-/// swapped meanwhile is not followed. The recorded path has no symlinks, so a symlink found on it later was made
-/// since then.
+/// Resolves the workspace that a client named. A symlink on the path must not be one that a session could
+/// have made, because it would choose the directory of the next session. The path is resolved once, so a
+/// symlink that is swapped meanwhile is not followed. The recorded path has no symlinks, so a symlink found
+/// on it later was made since then.
 fn client_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
     let refused =
         |why: String| Failure::new(ErrorCode::BadRequest, format!("the workspace {named:?} {why}"));

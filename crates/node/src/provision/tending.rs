@@ -1,5 +1,5 @@
-//! The task that tends environments while the node runs. It starts zygotes that sessions use, ends idle ones, and
-//! makes and ends pooled workers as the pools decide.
+//! The task that tends environments while the node runs. It starts zygotes that sessions use, ends idle
+//! ones, and makes and ends pooled workers as the pools decide.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -117,8 +117,8 @@ impl Zygote {
         passing::send(&self.control, ROOTS, file.as_fd()).map(drop)
     }
 
-    /// A connection over which a process can ask the zygote for one worker. The zygote serves every process that
-    /// holds the connection, so the node passes it only to a keeper.
+    /// A connection over which a process can ask the zygote for one worker. The zygote serves every process
+    /// that holds the connection, so the node passes it only to a keeper.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -160,8 +160,8 @@ impl Zygote {
         Ok(self.control.try_clone()?.into())
     }
 
-    /// Whether a session with these environment variables can use the zygote: the variables that an interpreter
-    /// reads only when it starts must be the same.
+    /// Whether a session with these environment variables can use the zygote: the variables that an
+    /// interpreter reads only when it starts must be the same.
     pub fn fits(&self, env: &BTreeMap<String, String>) -> bool {
         start_alike(&self.env, env, self.reads_at_start)
     }

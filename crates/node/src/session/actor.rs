@@ -99,8 +99,8 @@ impl Actor {
                 None
             }
             () = self.life.alarm.rings(next) => {
-                // If the node was stopped for a while, the keeper's messages are older than the timer: read them
-                // first.
+                // If the node was stopped for a while, the keeper's messages are older than the timer: read
+                // them first.
                 let leave = self.read_pending().await;
                 self.pass_time();
                 leave
@@ -258,8 +258,8 @@ impl Actor {
             failed.extend(self.stop_for_full_disk());
             // Before any command is sent: each command tells the keeper which events it may discard.
             self.journal.withhold(&mut self.keeper.link.half);
-            // Before a client is told: if this node is killed before the disk has space, the next node reports
-            // the same end.
+            // Before a client is told: if this node is killed before the disk has space, the next node
+            // reports the same end.
             if self.journal.keeper_remembers() {
                 for turn in failed {
                     self.tell_failed(turn);

@@ -1,6 +1,6 @@
-//! The single timer of a session's owner. It is moved only to an earlier time. Setting a later time, as most
-//! deadlines and idle timeouts do, costs nothing. So the timer may ring before anything is due; the owner then
-//! checks what is due and waits again.
+//! The single timer of a session's owner. It is moved only to an earlier time. Setting a later time, as
+//! most deadlines and idle timeouts do, costs nothing. So the timer may ring before anything is due; the
+//! owner then checks what is due and waits again.
 
 use std::pin::Pin;
 use std::time::Instant;

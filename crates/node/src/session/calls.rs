@@ -1,6 +1,6 @@
-//! Passes host tool calls of the running turn between keeper and tool host. Each part of a call, and each part
-//! of its answer, is passed on as it comes. The node joins the parts only of calls to its own tools. A call is in
-//! the journal before its host gets it, so it runs at most once, even if this node dies.
+//! Passes host tool calls of the running turn between keeper and tool host. Each part of a call, and each
+//! part of its answer, is passed on as it comes. The node joins the parts only of calls to its own tools. A
+//! call is in the journal before its host gets it, so it runs at most once, even if this node dies.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use super::round::{Round, SessionAct};
 use crate::context::Context;
 use windlass_tools::{Caller, Host, HostId, own};
 
-/// Maximum bytes of arguments for the node's own tools, whose arguments are search words and names. A call with
-/// more fails with `message_too_large`.
+/// Maximum bytes of arguments for the node's own tools, whose arguments are search words and names. A call
+/// with more fails with `message_too_large`.
 const OWN_ARGUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The open host tool calls of a session's running turn.
@@ -160,8 +160,8 @@ impl ToolCalls {
         if offset == 0 {
             self.open_call(&part, within, node, round);
         } else if !self.knows(turn, call) {
-            // Either the call has failed already, and the keeper knows; or an earlier node got its first part, and
-            // its outcome is unknown.
+            // Either the call has failed already, and the keeper knows; or an earlier node got its first
+            // part, and its outcome is unknown.
             answer_call(turn, call, ToolAnswer::failed(&node_gone()), round);
             return;
         }
@@ -275,8 +275,8 @@ impl ToolCalls {
             self.fail(call, &error, Some(CancelReason::GivenUp), node, round);
         } else {
             let (more, bytes) = (ok && more, open.answered);
-            // The answer is sent before its record is written. That is safe: it reveals nothing that must be in the
-            // journal first.
+            // The answer is sent before its record is written. That is safe: it reveals nothing that must
+            // be in the journal first.
             self.send_answer(turn, call, ToolAnswer { ok, more, body }.bounded(), keeper);
             keeper.flush();
             if !more {
@@ -335,8 +335,8 @@ impl ToolCalls {
         self.waiting_bytes = 0;
     }
 
-    /// Fails those of the keeper's open calls that this node does not know. An earlier node passed them on, and
-    /// their answers are lost.
+    /// Fails those of the keeper's open calls that this node does not know. An earlier node passed them on,
+    /// and their answers are lost.
     pub fn fail_unknown(&self, turn: TurnNo, calls: &[CallNo], node: &Context, round: &mut Round) {
         for call in calls.iter().filter(|call| !self.knows(turn, **call)) {
             let (code, since) = (Some(ErrorCode::ToolHostGone), Instant::now());

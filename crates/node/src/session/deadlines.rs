@@ -1,5 +1,5 @@
-//! Chooses a turn's deadline: its own, its session's or its node's. Names the deadline in the turn's error. Reads
-//! no clock: the turn queue arms the timer.
+//! Chooses a turn's deadline: its own, its session's or its node's. Names the deadline in the turn's error.
+//! Reads no clock: the turn queue arms the timer.
 
 use std::time::Duration;
 

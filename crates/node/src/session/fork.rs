@@ -193,8 +193,8 @@ impl ForkSide {
         Ok(HeldOriginal { created: facts.created.clone(), fork_dir, isolation })
     }
 
-    /// The fork command was sent: the next twin gets another fork directory. This holds also if the fork fails,
-    /// because the worker may have added its Landlock layer by then.
+    /// The fork command was sent: the next twin gets another fork directory. This holds also if the fork
+    /// fails, because the worker may have added its Landlock layer by then.
     pub fn fork_sent(&mut self, twin: SessionId, fork_dir: &Path, reply: ReplySender<ForkDone>) {
         self.fork_reply = Some((twin, reply));
         self.next_dir = Some(family::next_room(fork_dir));

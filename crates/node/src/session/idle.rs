@@ -1,9 +1,9 @@
 //! The idle timeout of a session: which clients are connected, when the session was last used, and when to
 //! check next. The lifecycle decides whether the session is idle.
 //!
-//! A use only stores its time. The owner's alarm rings at most once per idle timeout, and the owner then checks
-//! the time of the last use. A node that takes a session over counts from that moment, because it does not know
-//! earlier clients.
+//! A use only stores its time. The owner's alarm rings at most once per idle timeout, and the owner then
+//! checks the time of the last use. A node that takes a session over counts from that moment, because it
+//! does not know earlier clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,8 +14,8 @@ use crate::clock::in_words;
 /// The longest idle timeout. A longer one is cut to this.
 const IDLE_S_MAX: u64 = 100 * 365 * 24 * 3600;
 
-/// Counts the clients that are connected to a session without a request in its inbox: followers of its events,
-/// watchers of its files, its tool hosts.
+/// Counts the clients that are connected to a session without a request in its inbox: followers of its
+/// events, watchers of its files, its tool hosts.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientPresence {
     shared: Arc<PresenceShared>,

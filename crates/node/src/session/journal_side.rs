@@ -1,7 +1,7 @@
 //! A session's journal, and what happens when its disk is full. The running turn is stopped and fails with
-//! `disk_full`; its further output is counted and dropped. The few records that must not be lost are *owed*: they
-//! are kept in memory and written first when the disk has space again. Until then the keeper holds their events
-//! too, in case this node dies first.
+//! `disk_full`; its further output is counted and dropped. The few records that must not be lost are
+//! *owed*: they are kept in memory and written first when the disk has space again. Until then the keeper
+//! holds their events too, in case this node dies first.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -36,8 +36,8 @@ pub(super) enum JournalWrite {
     Failed,
 }
 
-/// Records that are still to be written to the journal, in order. Each run of dropped output is one record, with
-/// its turn and the number of its last event.
+/// Records that are still to be written to the journal, in order. Each run of dropped output is one record,
+/// with its turn and the number of its last event.
 #[derive(Debug, Default)]
 struct OwedRecords {
     records: Vec<NewEvent>,
@@ -168,8 +168,8 @@ impl JournalSide {
         self.retry_at
     }
 
-    /// Writes the owed records when the retry is due. So they are written as soon as the disk has space, without a
-    /// client's request.
+    /// Writes the owed records when the retry is due. So they are written as soon as the disk has space,
+    /// without a client's request.
     pub fn retry(&mut self, now: Instant, half: &mut NodeHalf) -> JournalWrite {
         match self.retry_at.take_if(|at| *at <= now) {
             Some(_) => self.write_owed(half),
@@ -185,7 +185,8 @@ impl JournalSide {
         written
     }
 
-    /// Writes the owed records and then `records`, which is then empty. If that fails, `records` is unchanged.
+    /// Writes the owed records and then `records`, which is then empty. If that fails, `records` is
+    /// unchanged.
     pub fn write(&mut self, records: &mut Vec<NewEvent>, half: &mut NodeHalf) -> JournalWrite {
         if !self.owed.is_empty() {
             let mut owed = self.owed.take();
@@ -229,8 +230,8 @@ impl JournalSide {
     }
 }
 
-/// Fails the turns that ended in this round and whose output in it is about to be dropped. No client has been told
-/// of their ends yet. Returns the failed turns.
+/// Fails the turns that ended in this round and whose output in it is about to be dropped. No client has
+/// been told of their ends yet. Returns the failed turns.
 pub(super) fn fail_cut_turns(records: &mut [NewEvent], turns: &mut Turns) -> Vec<TurnNo> {
     let (mut cut, mut failed) = (Vec::new(), Vec::new());
     for record in records {

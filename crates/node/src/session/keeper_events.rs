@@ -221,8 +221,8 @@ impl Actor {
             Outcome::Interrupted => WorkerOutcome::Interrupted,
             Outcome::Error | Outcome::TimedOut | Outcome::Lost => WorkerOutcome::Error,
         };
-        // The keeper held an event of an interrupted turn, and the journal has no interrupt for it. Only a node
-        // with a full disk interrupts without a record, and it told its clients `disk_full`.
+        // The keeper held an event of an interrupted turn, and the journal has no interrupt for it. Only a
+        // node with a full disk interrupts without a record, and it told its clients `disk_full`.
         let is_asked = self.machine.turn_state(turn) == TurnState::Interrupting;
         if outcome == WorkerOutcome::Interrupted && self.keeper.attached.is_some() && !is_asked {
             self.journal.cut(turn);
@@ -290,7 +290,8 @@ impl Actor {
             None => {
                 let keepers = self.context.host.keepers.clone();
                 if let Some(unanswered) = keepers.starting.take(&self.id) {
-                    // Ending it may block for a moment, so it runs on another thread, and nothing waits for it.
+                    // Ending it may block for a moment, so it runs on another thread, and nothing waits for
+                    // it.
                     drop(tokio::task::spawn_blocking(move || {
                         keepers.starting.end_taken(unanswered);
                     }));

@@ -25,8 +25,8 @@ const READ_BYTES_MAX: usize = 512 * 1024;
 /// carries it.
 const ACK_BYTES: usize = 256 * 1024;
 
-/// Above this many unwritten bytes, answers to tool calls wait outside of this buffer. So an interrupt never waits
-/// behind more than this and one part of an answer.
+/// Above this many unwritten bytes, answers to tool calls wait outside of this buffer. So an interrupt
+/// never waits behind more than this and one part of an answer.
 const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
 
 /// A connection to a keeper.
@@ -144,8 +144,8 @@ impl KeeperLink {
         self.flush()
     }
 
-    /// Waits for bytes and reads them; meanwhile writes the pending bytes. Cancel safe: nothing is lost if the
-    /// future is dropped.
+    /// Waits for bytes and reads them; meanwhile writes the pending bytes. Cancel safe: nothing is lost if
+    /// the future is dropped.
     pub async fn fill(&mut self) -> LinkActivity {
         poll_fn(|cx| {
             if let Poll::Ready(Err(_)) = self.poll_flush(cx) {
@@ -202,7 +202,8 @@ impl KeeperLink {
         self.half.command(act, body, &mut self.outgoing)
     }
 
-    /// All events that were read are in the journal: acknowledges them if enough bytes came since the last time.
+    /// All events that were read are in the journal: acknowledges them if enough bytes came since the last
+    /// time.
     pub fn acknowledge_some(&mut self) {
         if self.unacknowledged >= ACK_BYTES {
             self.acknowledge_all();
@@ -244,8 +245,8 @@ impl KeeperLink {
         Ok(())
     }
 
-    /// Everything is written. Large messages are rare, so the buffer shrinks: thousands of sessions must not each
-    /// keep a large one.
+    /// Everything is written. Large messages are rare, so the buffer shrinks: thousands of sessions must
+    /// not each keep a large one.
     fn emptied(&mut self) {
         self.outgoing.clear();
         self.written = 0;

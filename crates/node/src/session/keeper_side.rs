@@ -55,7 +55,8 @@ impl KeeperSide {
         }
     }
 
-    /// Sends a command. If that fails, the keeper cannot be used any more: [`Self::take_failure`] has the reason.
+    /// Sends a command. If that fails, the keeper cannot be used any more: [`Self::take_failure`] has the
+    /// reason.
     pub fn command(&mut self, act: Command, body: Bytes) -> Option<Given> {
         match self.link.command(act, body) {
             Ok(given) => Some(given),
@@ -90,9 +91,9 @@ impl KeeperSide {
         self.patience_again = false;
     }
 
-    /// Whether an earlier node gave the keeper this turn without a record in the journal: the disk was full when
-    /// the turn before it ended. The events that the keeper held tell the turn's outcome. The turn must not be
-    /// given again.
+    /// Whether an earlier node gave the keeper this turn without a record in the journal: the disk was full
+    /// when the turn before it ended. The events that the keeper held tell the turn's outcome. The turn
+    /// must not be given again.
     pub fn was_given(&self, turn: TurnNo) -> bool {
         self.attached.as_ref().is_some_and(|attached| turn <= attached.last_turn)
     }
@@ -126,8 +127,8 @@ impl KeeperSide {
         self.answer_by.into_iter().chain(self.confirm_by).min()
     }
 
-    /// Whether the keeper has not answered in time. If this node itself was stopped, the keeper gets its time again,
-    /// once.
+    /// Whether the keeper has not answered in time. If this node itself was stopped, the keeper gets its
+    /// time again, once.
     pub fn patience_passed(&mut self, now: Instant) -> bool {
         let Some(at) = self.due().filter(|at| *at <= now) else { return false };
         if now > at + LATE && !std::mem::replace(&mut self.patience_again, true) {

@@ -37,7 +37,8 @@ pub(super) async fn leave(mut actor: Actor, left: LeaveReason) {
     }
 }
 
-/// The session has ended: waits for its keeper to exit and removes its resources, before the client is answered.
+/// The session has ended: waits for its keeper to exit and removes its resources, before the client is
+/// answered.
 async fn see_off(actor: &mut Actor) {
     let grace = Duration::from_millis(actor.life.closing_grace_ms());
     let until = Instant::now() + grace + SEE_OFF;
@@ -57,8 +58,8 @@ async fn see_off(actor: &mut Actor) {
         }
     }
     actor.context.forget(&actor.id);
-    // If several sessions of a family end at the same time, the last one that is forgotten finds the family empty
-    // and removes its directory.
+    // If several sessions of a family end at the same time, the last one that is forgotten finds the family
+    // empty and removes its directory.
     if let Some(fork_dir) = actor.fork.first_dir() {
         let context = actor.context.clone();
         let _ = tokio::task::spawn_blocking(move || disk::settle(&context, &fork_dir)).await;
@@ -70,8 +71,8 @@ async fn see_off(actor: &mut Actor) {
     }
 }
 
-/// Serves requests for an ended session whose end is not in the journal yet, because the disk is full. Lasts until
-/// the end is written, or until this node stops; the next node then finds the keeper gone.
+/// Serves requests for an ended session whose end is not in the journal yet, because the disk is full.
+/// Lasts until the end is written, or until this node stops; the next node then finds the keeper gone.
 async fn until_recorded(actor: &mut Actor) -> Option<oneshot::Sender<()>> {
     while !actor.journal.is_settled() {
         let received = tokio::time::timeout(OWED_RETRY, actor.inbox.recv()).await;

@@ -62,7 +62,8 @@ impl OutputEnds {
             return None;
         }
         let tail_from = self.tail.len().saturating_sub(half);
-        // All output is in memory, so both ends are cut from it. (With less than KEPT_BYTES there is no tail.)
+        // All output is in memory, so both ends are cut from it. (With less than KEPT_BYTES there is no
+        // tail.)
         let (head, tail) = if kept == self.bytes {
             all.extend_from_slice(&self.head);
             all.extend(&self.tail);

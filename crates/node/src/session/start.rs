@@ -210,8 +210,8 @@ async fn reach_keeper(
         }
         WorkerStart::Exec => KeeperLink::open(socket, half, Some(launch)),
     }?;
-    // The client is answered only after the launch is in the keeper's socket, so the session exists even if this
-    // node dies then. If the keeper does not read in time, the session's owner deals with that.
+    // The client is answered only after the launch is in the keeper's socket, so the session exists even if
+    // this node dies then. If the keeper does not read in time, the session's owner deals with that.
     match tokio::time::timeout(LAUNCH_WAIT, link.flushed()).await {
         Ok(told) => told.map(|()| link),
         Err(_) => Ok(link),
@@ -314,8 +314,8 @@ fn launch_of(context: &Context, id: &SessionId, lease: &Lease, limits: Limits) -
     })
 }
 
-/// Removes the journal of a session whose keeper could not be reached. The client gets an error, and the session
-/// does not exist.
+/// Removes the journal of a session whose keeper could not be reached. The client gets an error, and the
+/// session does not exist.
 pub(super) fn unrecord(context: &Context, id: &SessionId) {
     if let Err(error) = context.journal.remove(id) {
         tracing::warn!(session = %id, %error, "cannot remove the journal of a session that was not made");

@@ -19,12 +19,13 @@ use crate::context::Context;
 use crate::keepers;
 use crate::session_dirs;
 
-/// How long to wait for the answer of a keeper that may have no session. A keeper that does not answer in time
-/// counts as one with a session.
+/// How long to wait for the answer of a keeper that may have no session. A keeper that does not answer in
+/// time counts as one with a session.
 const BEGUN_WAIT: Duration = Duration::from_secs(2);
 
 /// Takes over a session of an earlier node. If the keeper is gone, the session ends with a receipt. If the
-/// keeper never got its launch, the session is removed as if it was never made, and a client can make it again.
+/// keeper never got its launch, the session is removed as if it was never made, and a client can make it
+/// again.
 pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<(), String> {
     let (log, recovered) =
         context.journal.open_session(id).map_err(|error| format!("journal: {error}"))?;
@@ -73,8 +74,8 @@ fn is_untouched(facts: &Facts) -> bool {
     facts.last_link == LinkSeq(0) && facts.last_turn == TurnNo(0)
 }
 
-/// Whether a session's keeper got its launch. A node sends the launch before it answers the client. If the node
-/// died before that, the keeper is gone, or refuses the attach and exits.
+/// Whether a session's keeper got its launch. A node sends the launch before it answers the client. If the
+/// node died before that, the keeper is gone, or refuses the attach and exits.
 async fn has_begun(socket: &Path, half: NodeHalf) -> bool {
     let Ok(mut link) = KeeperLink::open(socket.to_owned(), half, None) else { return false };
     let answer = async {

@@ -54,8 +54,8 @@ impl TurnQueue {
         }
     }
 
-    /// Loads the open turns of an earlier node. The running turn's deadline counts from its start, which only the
-    /// keeper knows ([`Self::rearm`]).
+    /// Loads the open turns of an earlier node. The running turn's deadline counts from its start, which
+    /// only the keeper knows ([`Self::rearm`]).
     pub fn reload(
         &mut self,
         open: &[OpenTurn],
@@ -129,8 +129,9 @@ impl TurnQueue {
         self.grace = self.grace.filter(|(of, _)| *of != turn);
     }
 
-    /// Arms the running turn's deadline after a node was replaced. The keeper reports how long the turn has run, so
-    /// only the rest of the deadline is left. If the keeper does not report it, the whole deadline starts again.
+    /// Arms the running turn's deadline after a node was replaced. The keeper reports how long the turn has
+    /// run, so only the rest of the deadline is left. If the keeper does not report it, the whole deadline
+    /// starts again.
     pub fn rearm(&mut self, attached: &Attached, current: Option<TurnNo>) {
         let Some(turn) = attached.running.filter(|turn| current == Some(*turn)) else { return };
         let is_stopped = self.grace.is_some_and(|(of, _)| of == turn);
@@ -156,8 +157,8 @@ impl TurnQueue {
         Some(Event::DeadlinePassed { turn })
     }
 
-    /// The turn that has not stopped within its grace. If this node itself was stopped for a while, the turn gets
-    /// its grace again, once: it may have got the interrupt only now.
+    /// The turn that has not stopped within its grace. If this node itself was stopped for a while, the
+    /// turn gets its grace again, once: it may have got the interrupt only now.
     pub fn grace_passed(&mut self, now: Instant) -> Option<Event> {
         let (turn, at) = self.grace.take_if(|(_, at)| *at <= now)?;
         if now > at + LATE && self.grace_again != Some(turn) {

@@ -17,8 +17,8 @@ use super::output_ends::OutputEnds;
 /// Maximum number of ended turns in memory.
 const RECENT_MAX: usize = 8;
 
-/// Maximum number of remembered ids of older turns. In a session with more, every unknown id is looked up in the
-/// journal.
+/// Maximum number of remembered ids of older turns. In a session with more, every unknown id is looked up
+/// in the journal.
 const PAST_MAX: usize = 8192;
 
 /// Maximum number of displays listed for one turn. Later ones are only events.
@@ -45,8 +45,8 @@ pub(crate) struct Turn {
     pub end: Option<TurnEnd>,
 }
 
-/// The range of a turn's output in the session's output, from its first byte to its last. Set when the turn ends;
-/// before that the journal's facts have it.
+/// The range of a turn's output in the session's output, from its first byte to its last. Set when the turn
+/// ends; before that the journal's facts have it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct OutputExtent {
     pub from: u64,
@@ -151,8 +151,8 @@ pub(crate) struct Turns {
     past: PastIds,
 }
 
-/// The ids of turns that are not in memory any more, as hashes. With them, a new id need not be looked up in the
-/// journal.
+/// The ids of turns that are not in memory any more, as hashes. With them, a new id need not be looked up
+/// in the journal.
 #[derive(Debug)]
 enum PastIds {
     All {
@@ -189,21 +189,22 @@ impl Turns {
         self.by_number.get_mut(&number)
     }
 
-    /// The turn with this id. Ids that clients choose are never plain numbers, so every turn can also be named by
-    /// its number.
+    /// The turn with this id. Ids that clients choose are never plain numbers, so every turn can also be
+    /// named by its number.
     pub fn number(&self, id: &TurnId) -> Option<TurnNo> {
         let by_number = || id.as_str().parse().ok().map(TurnNo);
         let found = self.by_id.get(id).copied().or_else(by_number)?;
         self.by_number.contains_key(&found).then_some(found)
     }
 
-    /// The turn ended. It stays in memory until its end is in the journal and [`RECENT_MAX`] others have ended.
+    /// The turn ended. It stays in memory until its end is in the journal and [`RECENT_MAX`] others have
+    /// ended.
     pub fn ended(&mut self, number: TurnNo) {
         self.recent.push_back(number);
     }
 
-    /// The ends of all turns are in the journal: drops the older ones from memory. While a full disk delays the
-    /// records, all turns stay. Their number is bounded, because no more turns are accepted meanwhile.
+    /// The ends of all turns are in the journal: drops the older ones from memory. While a full disk delays
+    /// the records, all turns stay. Their number is bounded, because no more turns are accepted meanwhile.
     pub fn drop_recorded(&mut self) {
         while self.recent.len() > RECENT_MAX {
             if let Some(oldest) = self.recent.pop_front() {

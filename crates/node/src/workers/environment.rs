@@ -1,5 +1,5 @@
-//! The environment variables of a worker: an allow-list of the node's variables, then those of the client. The
-//! worker sees no other variable of the node.
+//! The environment variables of a worker: an allow-list of the node's variables, then those of the client.
+//! The worker sees no other variable of the node.
 
 use std::collections::BTreeMap;
 

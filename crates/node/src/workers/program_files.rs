@@ -1,5 +1,5 @@
-//! Worker programs on disk. The binary contains them and writes them under a name with a hash of their content,
-//! so nodes of different releases never share a file.
+//! Worker programs on disk. The binary contains them and writes them under a name with a hash of their
+//! content, so nodes of different releases never share a file.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;

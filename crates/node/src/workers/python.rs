@@ -1,5 +1,5 @@
-//! The Python worker: which interpreter it uses, and how it is started. An interpreter that a session could have
-//! written runs only in a session's sandbox, and does not make any path readable there.
+//! The Python worker: which interpreter it uses, and how it is started. An interpreter that a session could
+//! have written runs only in a session's sandbox, and does not make any path readable there.
 
 mod layout;
 
@@ -66,8 +66,8 @@ const FILES: &[EmbeddedFile] = &embedded![
     "zygote.py",
 ];
 
-/// Starts the worker from the directory in its last argument. Afterwards `sys.path` and `sys.argv` are the same as
-/// in a plain interpreter.
+/// Starts the worker from the directory in its last argument. Afterwards `sys.path` and `sys.argv` are the
+/// same as in a plain interpreter.
 const BOOT: &str = "import sys; sys.path.insert(0, sys.argv.pop()); \
     from windlass_worker.main import main; del sys.path[0]; main()";
 
@@ -145,8 +145,8 @@ impl Python {
         self.root.display().to_string()
     }
 
-    /// What a session may read of its interpreter, besides the policy's readable paths. An interpreter that a session
-    /// could have changed adds nothing, unless the user has named it.
+    /// What a session may read of its interpreter, besides the policy's readable paths. An interpreter that
+    /// a session could have changed adds nothing, unless the user has named it.
     fn needed(&self, interpreter: &Path, way: &Way) -> Vec<PathBuf> {
         let directories = way.directories.clone();
         if self.trust.check(&Places { directories, ..Places::default() }).is_ok() {
@@ -160,9 +160,9 @@ impl Python {
         self.named.iter().find_map(is_named).unwrap_or_default()
     }
 
-    /// The real interpreter behind a shim (a script on PATH), so that workers start without the shim's delay. Runs
-    /// the shim once and caches the answer. A shim that a session could have written is not run here: it is
-    /// returned as it is, and runs in the sandbox.
+    /// The real interpreter behind a shim (a script on PATH), so that workers start without the shim's
+    /// delay. Runs the shim once and caches the answer. A shim that a session could have written is not run
+    /// here: it is returned as it is, and runs in the sandbox.
     fn real_program(&self, found: &Path) -> Result<PathBuf, Failure> {
         let Ok(way) = self.trust.way(found) else { return Ok(found.to_owned()) };
         if !is_script(&way.real) {
@@ -193,9 +193,9 @@ impl Python {
         Ok(real)
     }
 
-    /// Runs a shim and reads the path of its real interpreter. The exit status is not used: another part of the node
-    /// reaps every child and may get the status first. The shim gets no working directory and no PATH entry that a
-    /// session could write.
+    /// Runs a shim and reads the path of its real interpreter. The exit status is not used: another part of
+    /// the node reaps every child and may get the status first. The shim gets no working directory and no
+    /// PATH entry that a session could write.
     fn ask_real_program(&self, interpreter: &Path) -> io::Result<PathBuf> {
         let mut env = environment::of_worker(&BTreeMap::new());
         let is_trusted = |directory: &PathBuf| {
@@ -257,7 +257,8 @@ impl Launcher for Python {
         if named.contains('/') { Ok(found) } else { self.real_program(&found) }
     }
 
-    /// A zygote is not confined, so it is started only if no session could have changed the code that it runs.
+    /// A zygote is not confined, so it is started only if no session could have changed the code that it
+    /// runs.
     fn zygote(&self, interpreter: &Path, preload: &[String]) -> Result<ZygoteRecipe, Failure> {
         let mut env = environment::of_worker(&BTreeMap::new());
         let home = env.get("HOME").map(PathBuf::from).or_else(std::env::home_dir);
@@ -303,8 +304,8 @@ fn reads_at_start(name: &str) -> bool {
     NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// The paths of an interpreter's installation: its virtual environment, if any, and the prefix with `bin` and `lib`,
-/// or the program alone if it has no such prefix.
+/// The paths of an interpreter's installation: its virtual environment, if any, and the prefix with `bin`
+/// and `lib`, or the program alone if it has no such prefix.
 fn installation(interpreter: &Path, real: &Path) -> Vec<PathBuf> {
     let installed = real
         .parent()

@@ -336,8 +336,8 @@ proptest! {
         for (wait, event, short) in events {
             now += Duration::from_millis(wait);
             match event {
-                // Skip events that cannot happen: only a worker that is being made can be made, and only a pooled
-                // worker can end.
+                // Skip events that cannot happen: only a worker that is being made can be made, and only a
+                // pooled worker can end.
                 PoolEvent::Made(worker) if making.remove(&worker) => {
                     alive.insert(worker);
                 }

@@ -63,8 +63,8 @@ pub(super) fn copy(
     Ok(NotCopied { files: not_carried(left), directories, directories_more })
 }
 
-/// Puts a symlink in place of an installed directory that was left out, if `installed` says so. A cache gets no
-/// symlink: its program must be able to write it again.
+/// Puts a symlink in place of an installed directory that was left out, if `installed` says so. A cache
+/// gets no symlink: its program must be able to write it again.
 fn left_out(
     from: &Path,
     to: &Directory,

@@ -1,6 +1,7 @@
-//! Finds the locations of the code that an interpreter loads when it starts, without running it: its program, its
-//! virtual environment, its library, its site directories and the paths in their `.pth` files. Modules that Python
-//! runs by itself (`sitecustomize`, `usercustomize`, lines of `.pth` files) are all in these locations.
+//! Finds the locations of the code that an interpreter loads when it starts, without running it: its
+//! program, its virtual environment, its library, its site directories and the paths in their `.pth` files.
+//! Modules that Python runs by itself (`sitecustomize`, `usercustomize`, lines of `.pth` files) are all in
+//! these locations.
 
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
@@ -82,8 +83,8 @@ fn add_library(places: &mut Places, library: &Path) -> Result<(), Distrust> {
     Ok(())
 }
 
-/// Adds the directory of the user's own packages. It is added even if it is missing, because a session must not be
-/// able to make it.
+/// Adds the directory of the user's own packages. It is added even if it is missing, because a session must
+/// not be able to make it.
 fn add_user_site(places: &mut Places, home: &Path) -> Result<(), Distrust> {
     let library = home.join(".local/lib");
     places.add_named(&library)?;
