@@ -75,7 +75,7 @@ impl Directory {
 
     /// The first rooms of all families.
     pub fn rooms(&self) -> Vec<PathBuf> {
-        self.handles().into_iter().filter_map(|handle| handle.fork_dir).collect()
+        self.handles().into_iter().filter_map(|handle| handle.room).collect()
     }
 
     pub fn count(&self) -> usize {

@@ -229,7 +229,7 @@ impl Provision {
         planned: &SessionPlan,
         zygote: &Zygote,
     ) -> Option<ClaimedWorker> {
-        let own = [&*resources.dir.workspace, &*resources.dir.fork_dir];
+        let own = [&*resources.dir.workspace, &*resources.dir.family_dir];
         let session = PlannedSession { plan: &planned.plan, around: &planned.around, own };
         let worker = self.environments.claim(zygote.number(), &session)?;
         match worker.become_session(&self.makers, spec.id, &spec.policy.limits) {

@@ -77,8 +77,8 @@ pub(crate) struct SessionHandle {
     pub egress: Option<Arc<Ledger>>,
     /// The first session of the family: this session, if it is not a twin.
     pub family: SessionId,
-    /// The session's first fork directory, where its twins' directories are made.
-    pub fork_dir: Option<std::path::PathBuf>,
+    /// The session's first room, in which its twins' directories are made (`windlass_protocol::family`).
+    pub room: Option<std::path::PathBuf>,
     /// Clients that are connected without a request in the inbox.
     pub clients: idle::ClientPresence,
 }

@@ -104,10 +104,10 @@ impl Planner {
         let dir = SessionDir {
             workspace: self.config.workspaces_dir(),
             workspace_is_new: true,
-            fork_dir: self.config.rooms_dir(),
+            family_dir: self.config.rooms_dir(),
             tmp: None,
         };
-        for own in [&dir.workspace, &dir.fork_dir] {
+        for own in [&dir.workspace, &dir.family_dir] {
             session_dir::make(&self.config, own, 0o700).ok()?;
         }
         let policy = PolicyRequest::default().resolve().ok()?;
@@ -128,7 +128,7 @@ impl Planner {
             program: Some(recipe.program.clone()),
             needed: recipe.needed.clone(),
             tmp: dir.tmp.clone(),
-            family: Some(dir.fork_dir.clone()),
+            family: Some(dir.family_dir.clone()),
             hidden: vec![self.config.state_dir.clone(), self.config.runtime_dir.clone()],
             home: std::env::home_dir(),
             homes: self.homes.clone(),

@@ -1,4 +1,4 @@
-//! The session directory: what the node makes on disk for one session. This is its workspace, its fork
+//! The session directory: what the node makes on disk for one session. This is its workspace, its family
 //! directory and its temporary directory.
 
 use std::io;
@@ -19,8 +19,8 @@ pub(crate) struct SessionDir {
     pub workspace: PathBuf,
     /// The node made the workspace for this session. Otherwise the client named it.
     pub workspace_is_new: bool,
-    /// The fork directory, where the directories of its twins are made.
-    pub fork_dir: PathBuf,
+    /// The family directory. It is the session's first room: its twins' directories are made in it.
+    pub family_dir: PathBuf,
     /// Its temporary directory, if it has no private `/tmp`.
     pub tmp: Option<PathBuf>,
 }
@@ -42,10 +42,10 @@ impl SessionDir {
                 fresh
             }
         };
-        let fork_dir = session_dirs::make(config, id).map_err(|error| {
-            Failure::while_making("cannot create the session's fork directory", &error)
+        let family_dir = session_dirs::make(config, id).map_err(|error| {
+            Failure::while_making("cannot create the session's family directory", &error)
         })?;
-        Ok(Self { workspace, workspace_is_new: wanted.workspace.is_none(), fork_dir, tmp: None })
+        Ok(Self { workspace, workspace_is_new: wanted.workspace.is_none(), family_dir, tmp: None })
     }
 
     /// Makes the temporary directory.
@@ -63,7 +63,7 @@ impl SessionDir {
         if let Some(tmp) = &self.tmp {
             session_dirs::remove(config, tmp);
         }
-        session_dirs::remove_empty(config, &self.fork_dir);
+        session_dirs::remove_empty(config, &self.family_dir);
     }
 }
 

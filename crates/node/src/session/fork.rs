@@ -43,8 +43,8 @@ const RESETS_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct HeldOriginal {
     created: NewSession,
-    /// The fork directory in which the twin's directories are made.
-    fork_dir: PathBuf,
+    /// The room in which the twin's directories are made.
+    room: PathBuf,
     /// The isolation that the worker reported.
     isolation: Option<Isolation>,
 }
@@ -71,11 +71,11 @@ pub(crate) struct NewTwin {
 /// The part of a session's owner that handles forks and resets. The lifecycle decides when a session is held.
 #[derive(Debug)]
 pub(super) struct ForkSide {
-    /// The session's first fork directory. None if an earlier release made the session.
-    first_dir: Option<PathBuf>,
-    /// The fork directory for the next twin: the one that the keeper reported last, moved on with each
-    /// fork since. None if the keeper does not report it.
-    next_dir: Option<PathBuf>,
+    /// The session's first room (`windlass_protocol::family`). None if an earlier release made the session.
+    first_room: Option<PathBuf>,
+    /// The room for the next twin: the one that the keeper reported last, moved on with each fork since.
+    /// None if the keeper does not report it.
+    next_room: Option<PathBuf>,
     /// Resolves when the session need not be held any more.
     held: Option<oneshot::Receiver<()>>,
     /// The reply to a hold request, until the session is held.
@@ -87,10 +87,10 @@ pub(super) struct ForkSide {
 }
 
 impl ForkSide {
-    pub fn new(first_dir: Option<PathBuf>) -> Self {
+    pub fn new(first_room: Option<PathBuf>) -> Self {
         Self {
-            first_dir,
-            next_dir: None,
+            first_room,
+            next_room: None,
             held: None,
             hold_reply: None,
             fork_reply: None,
@@ -98,18 +98,18 @@ impl ForkSide {
         }
     }
 
-    /// Takes over the fork directory that the keeper reports. A fork command that the keeper has not seen yet
-    /// may have moved this node on to a deeper directory already; that one stays.
+    /// Takes over the room that the keeper reports. A fork command that the keeper has not seen yet may have
+    /// moved this node on to a deeper room already; that one stays.
     pub fn keeper_said(&mut self, attached: &Attached) {
         let depth = |dir: &PathBuf| dir.components().count();
         let reported = attached.room.as_ref().filter(|_| attached.forks);
-        if reported.map(depth) > self.next_dir.as_ref().map(depth) {
-            self.next_dir = reported.cloned();
+        if reported.map(depth) > self.next_room.as_ref().map(depth) {
+            self.next_room = reported.cloned();
         }
     }
 
-    pub fn first_dir(&self) -> Option<PathBuf> {
-        self.first_dir.clone()
+    pub fn first_room(&self) -> Option<PathBuf> {
+        self.first_room.clone()
     }
 
     /// Whether the session is held, or a hold request waits.
@@ -172,14 +172,14 @@ impl ForkSide {
     }
 
     fn original(&self, facts: &Facts) -> Result<HeldOriginal, Failure> {
-        let first = self.first_dir.as_deref().ok_or_else(|| {
+        let first = self.first_room.as_deref().ok_or_else(|| {
             refused("the session was made by an earlier release, which cannot fork")
         })?;
-        let fork_dir = self.next_dir.clone().ok_or_else(|| {
+        let room = self.next_room.clone().ok_or_else(|| {
             refused("the session's keeper is of an earlier release, which cannot fork")
         })?;
-        if !session_dirs::is_room_of(first, &fork_dir) {
-            let dir = fork_dir.display();
+        if !session_dirs::is_room_of(first, &room) {
+            let dir = room.display();
             return Err(refused(&format!(
                 "the keeper reports {dir}, which is not in the session's directory"
             )));
@@ -190,14 +190,14 @@ impl ForkSide {
             return Err(refused("the session's worker cannot fork"));
         }
         let isolation = facts.confinement.as_ref().map(|found| found.isolation);
-        Ok(HeldOriginal { created: facts.created.clone(), fork_dir, isolation })
+        Ok(HeldOriginal { created: facts.created.clone(), room, isolation })
     }
 
-    /// The fork command was sent: the next twin gets another fork directory. This holds also if the fork
+    /// The fork command was sent: the next twin gets another room. This holds also if the fork
     /// fails, because the worker may have added its Landlock layer by then.
-    pub fn fork_sent(&mut self, twin: SessionId, fork_dir: &Path, reply: ReplySender<ForkDone>) {
+    pub fn fork_sent(&mut self, twin: SessionId, room: &Path, reply: ReplySender<ForkDone>) {
         self.fork_reply = Some((twin, reply));
-        self.next_dir = Some(family::next_room(fork_dir));
+        self.next_room = Some(family::next_room(room));
     }
 
     /// The keeper reports how a fork ended.
@@ -252,7 +252,7 @@ async fn make(
     let held = original.ask(|reply| Request::Hold { until, reply }).await?;
     let PreparedTwin { new, spec, fork, left_out } =
         prepare_blocking(context, original, held, request.clone()).await?;
-    let (socket, fork_dir) = (fork.socket.clone(), fork.room.clone());
+    let (socket, room) = (fork.socket.clone(), fork.room.clone());
     let asked = original.ask(|reply| Request::Fork { fork: Box::new(fork), reply });
     let asked = tokio::time::timeout(FORK_PATIENCE, asked).await;
     drop(hold);
@@ -263,7 +263,7 @@ async fn make(
         Err(failure) => {
             // The original's keeper may have died while it forked.
             keepers::end_at(&socket);
-            remove_twin_dirs(context, id, fork_dir).await;
+            remove_twin_dirs(context, id, room).await;
             return Err(failure);
         }
     };
@@ -272,7 +272,7 @@ async fn make(
         Ok(made) => made,
         Err(failure) => {
             keepers::end_at(&socket);
-            remove_twin_dirs(context, id, fork_dir).await;
+            remove_twin_dirs(context, id, room).await;
             return Err(failure);
         }
     };
@@ -304,11 +304,11 @@ fn record_and_reach(
 }
 
 /// Removes the directories of a twin whose fork failed.
-async fn remove_twin_dirs(context: &Arc<Context>, id: &SessionId, fork_dir: PathBuf) {
+async fn remove_twin_dirs(context: &Arc<Context>, id: &SessionId, room: PathBuf) {
     let (context, id) = (context.clone(), id.clone());
     let remove = move || {
         session_dirs::unlink(&context.config, &id);
-        session_dirs::remove_place(&context.config, &fork_dir);
+        session_dirs::remove_place(&context.config, &room);
     };
     // The join fails only when the runtime stops.
     let _ = tokio::task::spawn_blocking(remove).await;
@@ -343,7 +343,7 @@ fn prepare(
     request: TwinRequest,
     first: SessionId,
 ) -> Result<PreparedTwin, Failure> {
-    let HeldOriginal { created, fork_dir, isolation } = held;
+    let HeldOriginal { created, room, isolation } = held;
     let TwinRequest { id, owner, copy: scope } = request;
     let spec = Spec::of(&created)?;
     check_hidden(context, &spec, created.workspace.as_ref())?;
@@ -355,7 +355,7 @@ fn prepare(
     let installed = installed_dirs(isolation, spec.policy.as_ref(), created.workspace.as_ref());
     let left_out = copy::copy(created.workspace.as_ref(), &into, scope, installed)?;
     context.host.placeholders.leave_out(&created.id, created.workspace.as_ref(), &into);
-    let copy = family::workspace(&fork_dir);
+    let copy = family::workspace(&room);
     // A record without a policy is of a release without policies, so the session has no limits.
     let limits = spec.policy.as_ref().map(|policy| policy.limits).unwrap_or_default();
     let cgroups = start::make_cgroups(context, &id, &limits)?;
@@ -366,7 +366,7 @@ fn prepare(
         owner: owner.or(spec.owner),
         forked_from: Some(created.id),
         family: Some(first),
-        fork_dir: Some(family::room_of_twin(&fork_dir)),
+        room: Some(family::room_of_twin(&room)),
         ..spec
     };
     let new = NewSession {
@@ -378,13 +378,13 @@ fn prepare(
         quota_bytes: created.quota_bytes,
     };
     session_dirs::link(&context.config, &id, &copy).map_err(|error| cannot_copy(&error))?;
-    if let Err(error) = staged.install(&context.config, &fork_dir) {
+    if let Err(error) = staged.install(&context.config, &room) {
         session_dirs::unlink(&context.config, &id);
         let what = "cannot make the twin's directories";
         return Err(Failure::of_machine(what, &error)
             .unwrap_or_else(|| refused(&format!("{what}: {error}"))));
     }
-    let fork = Fork { session: id, socket, room: fork_dir, cgroups };
+    let fork = Fork { session: id, socket, room: room, cgroups };
     Ok(PreparedTwin { new, spec, fork, left_out })
 }
 

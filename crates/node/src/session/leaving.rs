@@ -60,9 +60,9 @@ async fn see_off(actor: &mut Actor) {
     actor.context.forget(&actor.id);
     // If several sessions of a family end at the same time, the last one that is forgotten finds the family
     // empty and removes its directory.
-    if let Some(fork_dir) = actor.fork.first_dir() {
+    if let Some(room) = actor.fork.first_room() {
         let context = actor.context.clone();
-        let _ = tokio::task::spawn_blocking(move || disk::settle(&context, &fork_dir)).await;
+        let _ = tokio::task::spawn_blocking(move || disk::settle(&context, &room)).await;
     }
     actor.life.answer_closers();
     if had_placeholders {
@@ -93,9 +93,9 @@ async fn until_recorded(actor: &mut Actor) -> Option<oneshot::Sender<()>> {
 /// Removes what was made for the session, except its journal and workspace.
 async fn remove_belongings(actor: &mut Actor) {
     let (dirs, tmp) = (std::mem::take(&mut actor.life.cgroups), family_tmp(actor));
-    let fork_dir = actor.fork.first_dir();
+    let room = actor.fork.first_room();
     let has_placeholders = actor.context.host.placeholders.are_needed_by(&actor.id);
-    if dirs.is_empty() && tmp.is_none() && fork_dir.is_none() && !has_placeholders {
+    if dirs.is_empty() && tmp.is_none() && room.is_none() && !has_placeholders {
         return;
     }
     let (context, id) = (actor.context.clone(), actor.id.clone());
@@ -107,8 +107,8 @@ async fn remove_belongings(actor: &mut Actor) {
             context.host.cgroups.remove(&dirs);
         }
         context.host.placeholders.release(&id);
-        if let Some(fork_dir) = fork_dir {
-            session_dirs::remove_empty(&context.config, &fork_dir);
+        if let Some(room) = room {
+            session_dirs::remove_empty(&context.config, &room);
         }
         if let Some(tmp) = tmp {
             session_dirs::remove(&context.config, &tmp);

@@ -212,12 +212,12 @@ impl Actor {
         if self.machine.state() != SessionState::Idle {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
-        let (twin, fork_dir) = (fork.session.clone(), fork.room.clone());
+        let (twin, room) = (fork.session.clone(), fork.room.clone());
         if let Err(error) = self.keeper.link.command(Command::Fork(fork), Bytes::new()) {
             let message = format!("session {} was not forked: {error}", self.id);
             return answer(reply, Err(refused(&message)));
         }
-        self.fork.fork_sent(twin, &fork_dir, reply);
+        self.fork.fork_sent(twin, &room, reply);
         self.keeper.flush();
     }
 }

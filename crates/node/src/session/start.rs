@@ -61,9 +61,9 @@ pub(super) struct Spec {
     pub forked_from: Option<SessionId>,
     #[serde(default)]
     pub family: Option<SessionId>,
-    /// The session's first fork directory, where its twins' directories are made.
-    #[serde(default, rename = "room")]
-    pub fork_dir: Option<PathBuf>,
+    /// The session's first room, in which its twins' directories are made (`windlass_protocol::family`).
+    #[serde(default)]
+    pub room: Option<PathBuf>,
     /// The interpreter whose zygote its workers are forked from.
     #[serde(default)]
     pub zygote_of: Option<PathBuf>,
@@ -285,7 +285,7 @@ fn spec_of(context: &Context, wanted: &CreateSession, policy: Policy, lease: &Le
         cgroups: lease.resources.cgroups.clone(),
         tmp: lease.resources.dir.tmp.clone(),
         owner: wanted.owner.clone(),
-        fork_dir: Some(lease.resources.dir.fork_dir.clone()),
+        room: Some(lease.resources.dir.family_dir.clone()),
         zygote_of: lease.worker.zygote_of.clone(),
         idle_s: wanted.idle_s,
         deadline_ms: wanted.deadline_ms,
@@ -310,7 +310,7 @@ fn launch_of(context: &Context, id: &SessionId, lease: &Lease, limits: Limits) -
         cgroups: lease.resources.cgroups.clone(),
         from_zygote: matches!(lease.keeper.start, WorkerStart::Zygote(_)),
         socket: pooled.then(|| lease.keeper.socket.clone()),
-        family: Some(dir.fork_dir.clone()),
+        family: Some(dir.family_dir.clone()),
     })
 }
 
@@ -364,7 +364,7 @@ pub(super) fn assemble(
         reader: log.reader(),
         egress,
         family: spec.family.clone().unwrap_or_else(|| id.clone()),
-        fork_dir: spec.fork_dir.clone(),
+        room: spec.room.clone(),
         clients: clients.clone(),
     };
     let calls = ToolCalls::new(spec.caller(created));
@@ -387,7 +387,7 @@ pub(super) fn assemble(
         keeper,
         queue: TurnQueue::new(deadlines, grace),
         calls,
-        fork: ForkSide::new(spec.fork_dir),
+        fork: ForkSide::new(spec.room),
         view: PublicView::new(info, seen),
         life,
     };
