@@ -21,8 +21,8 @@ use crate::log;
 use crate::metrics::Metrics;
 use crate::pieces::RecentPieces;
 use crate::placeholders::Placeholders;
-use crate::provision::{Parts, Provision};
-use crate::session::Handle;
+use crate::provision::{Provision, ProvisionParts};
+use crate::session::SessionHandle;
 use crate::trust::Trust;
 use crate::workers::Workers;
 use windlass_files::Files;
@@ -91,7 +91,7 @@ impl HostSide {
         let keepers = Arc::new(Keepers::new(config.clone()));
         let (records, stock) = (config.placeholders_dir(), config.placeholders_stock());
         let placeholders = Arc::new(Placeholders::new(records, stock));
-        let provision = Arc::new(Provision::new(Parts {
+        let provision = Arc::new(Provision::new(ProvisionParts {
             config: config.clone(),
             epoch,
             trust,
@@ -138,7 +138,7 @@ impl Context {
         }
     }
 
-    pub fn admit(&self, handle: Handle) {
+    pub fn admit(&self, handle: SessionHandle) {
         self.metrics.sessions(self.sessions.admit(handle));
     }
 
@@ -216,7 +216,7 @@ impl SessionClaims for Context {
 
     fn are_all_new(&self) -> bool {
         let started_at_ms = self.identity.started_at_ms;
-        let is_new = |handle: &Handle| handle.info().created_at_ms >= started_at_ms;
+        let is_new = |handle: &SessionHandle| handle.info().created_at_ms >= started_at_ms;
         self.sessions.handles().iter().all(is_new)
     }
 }

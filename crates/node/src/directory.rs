@@ -13,13 +13,13 @@ use std::time::Instant;
 use tokio::sync::Notify;
 use windlass_protocol::SessionId;
 
-use crate::session::Handle;
+use crate::session::SessionHandle;
 
 /// Who owns a session.
 #[derive(Debug)]
 pub(crate) enum SessionOwner {
     /// This node.
-    Local(Handle),
+    Local(SessionHandle),
     Remote(NodeName),
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Directory {
 enum Slot {
     /// The session is being created: the id is taken, but the session cannot be found yet.
     Reserved,
-    Live(Handle),
+    Live(SessionHandle),
     /// The session has ended and its files are being removed. No session of this id is created meanwhile.
     Clearing,
 }
@@ -105,7 +105,7 @@ impl Directory {
     }
 
     /// The session, if it lives in this node.
-    pub fn find(&self, id: &SessionId) -> Option<Handle> {
+    pub fn find(&self, id: &SessionId) -> Option<SessionHandle> {
         match self.lock().get(id) {
             Some(Slot::Live(handle)) => Some(handle.clone()),
             Some(Slot::Reserved | Slot::Clearing) | None => None,
@@ -118,7 +118,7 @@ impl Directory {
         matches!(self.lock().get(id), Some(Slot::Reserved | Slot::Live(_)))
     }
 
-    pub fn handles(&self) -> Vec<Handle> {
+    pub fn handles(&self) -> Vec<SessionHandle> {
         let sessions = self.lock();
         let live = sessions.values().filter_map(|slot| match slot {
             Slot::Live(handle) => Some(handle.clone()),
@@ -154,7 +154,7 @@ impl Directory {
     }
 
     /// Makes the session live. Returns the number of sessions.
-    pub fn admit(&self, handle: Handle) -> usize {
+    pub fn admit(&self, handle: SessionHandle) -> usize {
         let mut sessions = self.lock();
         sessions.insert(handle.id.clone(), Slot::Live(handle));
         self.made.notify_waiters();

@@ -22,8 +22,8 @@ use crate::context::Context;
 use crate::http::{self, Listener, TcpGate};
 use crate::instance::{ClaimError, RuntimeDirClaim};
 use crate::session::Request;
-use crate::session::roots;
 use crate::session::take_over::take_over;
+use crate::session::writable_roots;
 use crate::trust::Trust;
 use crate::workers::Workers;
 use crate::{disk, keepers, provision, session_dirs};
@@ -77,7 +77,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
         config.state_dir.canonicalize().map_err(failed("resolve the state directory"))?;
     session_dirs::sweep_staging(&config);
     let epoch = journal.next_epoch().map_err(failed("take an epoch"))?;
-    let earlier = || roots::of_journal(&journal);
+    let earlier = || writable_roots::of_journal(&journal);
     let trust = Arc::new(Trust::open(&config.state_dir, config.written_dirs(), earlier));
     let workers = Workers::prepare(&config.state_dir, trust.clone(), config.named_interpreters())
         .map_err(failed("lay out the workers"))?;

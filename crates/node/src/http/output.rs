@@ -14,7 +14,7 @@ use super::reply::{Answer, bad_request, internal, session_id, turn_id};
 use super::sessions::local;
 use super::turns::{reader_of, recorded};
 use crate::failure::Failure;
-use crate::session::{Request, Until, Which};
+use crate::session::{Request, TurnRef, Until};
 
 /// Default and maximum number of matches in one search reply.
 const MATCHES_DEFAULT: usize = 100;
@@ -71,7 +71,7 @@ async fn extent(
     let Some(turn) = turn else { return Ok(OutputRange { to: end, ..OutputRange::ALL }) };
     let turn = turn_id(turn.to_owned())?;
     if let Some(handle) = local(app, id)? {
-        let which = Which::Id(turn.clone());
+        let which = TurnRef::Id(turn.clone());
         let look = |reply| Request::Look { turn: which, until: Until::Now, reply };
         if let Ok(snapshot) = handle.ask(look).await {
             let range = snapshot.turn.range();

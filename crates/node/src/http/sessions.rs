@@ -18,8 +18,8 @@ use super::reply::{Answer, Refusal, about_to_stop, bad_request, internal, sessio
 use super::turns::Wish;
 use crate::directory::SessionOwner;
 use crate::failure::Failure;
-use crate::session::fork::{MadeTwin, TwinWish};
-use crate::session::{self, Handle, Request, start};
+use crate::session::fork::{NewTwin, TwinRequest};
+use crate::session::{self, Request, SessionHandle, start};
 
 /// Maximum number of sessions of the journal in a list.
 const LIST_MAX: usize = 1000;
@@ -73,7 +73,8 @@ pub(super) async fn list(
     State(app): State<App>,
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<SessionList>> {
-    let mut sessions: Vec<Session> = app.sessions.handles().iter().map(Handle::info).collect();
+    let mut sessions: Vec<Session> =
+        app.sessions.handles().iter().map(SessionHandle::info).collect();
     if query.all {
         let live: std::collections::HashSet<SessionId> =
             sessions.iter().map(|session| session.id.clone()).collect();
@@ -157,8 +158,8 @@ pub(super) async fn fork(
     }
     let original = live(&app, session)?;
     let id = wanted.id.unwrap_or_else(new_id);
-    let wish = TwinWish { id, owner: wanted.owner, copy: wanted.copy };
-    let MadeTwin { handle, done, left_out, left_out_more } =
+    let wish = TwinRequest { id, owner: wanted.owner, copy: wanted.copy };
+    let NewTwin { handle, done, left_out, left_out_more } =
         session::fork::fork(&app, original, wish).await?;
     let ForkDone { not_carried, can_reach } = done;
     let session = handle.info();
@@ -167,13 +168,13 @@ pub(super) async fn fork(
 }
 
 /// The live session with this id.
-pub(super) fn live(app: &App, session: String) -> Answer<Handle> {
+pub(super) fn live(app: &App, session: String) -> Answer<SessionHandle> {
     let id = session_id(session)?;
     local(app, &id)?.ok_or_else(|| not_live(app, &id))
 }
 
 /// The session, if it lives in this node. A session of another node is refused, with that node's name.
-pub(super) fn local(app: &App, id: &SessionId) -> Answer<Option<Handle>> {
+pub(super) fn local(app: &App, id: &SessionId) -> Answer<Option<SessionHandle>> {
     match app.sessions.resolve(id) {
         Some(SessionOwner::Local(handle)) => Ok(Some(handle)),
         Some(SessionOwner::Remote(node)) => {

@@ -25,9 +25,9 @@ use super::reply::{Answer, bad_request, internal, session_id, turn_id};
 use super::sessions::{live, local};
 use crate::bounds::{Bounds, BudgetShare};
 use crate::failure::Failure;
+use crate::session::output_ends::{OutputExcerpt, end_bytes};
 use crate::session::turns::{Snapshot, Turn as Known};
-use crate::session::view::{Shown, end_bytes};
-use crate::session::{Handle, Request, Submit, Until, Which};
+use crate::session::{Request, SessionHandle, SubmitRequest, TurnRef, Until};
 use windlass_tools::within::OpenWithin;
 
 /// A checked request to submit a turn.
@@ -89,7 +89,7 @@ impl Wish {
     pub fn into_request(self) -> (Request, Pending) {
         let (reply, answer) = oneshot::channel();
         let number = Arc::new(OnceLock::new());
-        let submit = Submit {
+        let submit = SubmitRequest {
             id: self.id,
             code: self.code,
             deadline_ms: self.deadline_ms,
@@ -105,10 +105,10 @@ impl Wish {
 
 impl Pending {
     /// The turn when it is settled, or when the wait has passed.
-    pub async fn answer(self, app: &App, handle: &Handle) -> Answer<Turn> {
+    pub async fn answer(self, app: &App, handle: &SessionHandle) -> Answer<Turn> {
         let number = self.number;
         let now = || match number.get() {
-            Some(number) => Ok(Which::Number(*number)),
+            Some(number) => Ok(TurnRef::Number(*number)),
             None => Err(Failure::new(
                 ErrorCode::Overloaded,
                 format!("session {} has not taken the turn yet", handle.id),
@@ -122,10 +122,10 @@ impl Pending {
 /// Waits for `answer`. When the wait has passed, asks the session for the turn's current state.
 async fn settled(
     patience: &TimerPool,
-    handle: &Handle,
+    handle: &SessionHandle,
     answer: oneshot::Receiver<Result<Snapshot, Failure>>,
     wait: Duration,
-    now: impl FnOnce() -> Result<Which, Failure>,
+    now: impl FnOnce() -> Result<TurnRef, Failure>,
 ) -> Result<Snapshot, Failure> {
     let gone = |_| Err(handle.gone());
     if wait.is_zero() {
@@ -181,7 +181,7 @@ pub(super) async fn look(
     if let Some(handle) = local(&app, &session)? {
         let (reply, answer) = oneshot::channel();
         let (wait, _place) = wait(query.wait_ms, &app.serving.bounds);
-        let which = Which::Id(turn.clone());
+        let which = TurnRef::Id(turn.clone());
         let asked = Request::Look { turn: which.clone(), until: until(wait), reply };
         handle.send(asked).await?;
         match settled(&app.serving.patience, &handle, answer, wait, || Ok(which)).await {
@@ -221,7 +221,11 @@ pub(super) async fn interrupt_running(
     interrupted(&app, &live(&app, session)?, None).await
 }
 
-async fn interrupted(app: &App, handle: &Handle, turn: Option<TurnId>) -> Answer<Json<Turn>> {
+async fn interrupted(
+    app: &App,
+    handle: &SessionHandle,
+    turn: Option<TurnId>,
+) -> Answer<Json<Turn>> {
     let snapshot = handle.ask(|reply| Request::Interrupt { turn, reply }).await?;
     let reader = || Ok(handle.reader.again());
     present(app, &handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
@@ -292,7 +296,7 @@ async fn present(
     reader: impl FnOnce() -> Answer<Box<dyn EventReader>>,
 ) -> Answer<Turn> {
     let Snapshot { turn, state } = snapshot;
-    let shown = match turn.output.shown(budget) {
+    let shown = match turn.output.excerpt(budget) {
         Some(shown) => shown,
         None => {
             let (reader, bytes) = (reader()?, turn.output.bytes);
@@ -326,7 +330,7 @@ fn from_journal(
     range: OutputRange,
     bytes: u64,
     budget: usize,
-) -> Answer<Shown> {
+) -> Answer<OutputExcerpt> {
     let part = if bytes <= budget as u64 { budget } else { end_bytes(budget) };
     let mut head = reader.head(part, range).map_err(internal)?.bytes;
     head.truncate(part);
@@ -335,7 +339,7 @@ fn from_journal(
     } else {
         reader.tail(part as u64, range).map_err(internal)?.bytes
     };
-    Ok(Shown { head, tail, bytes })
+    Ok(OutputExcerpt { head, tail, bytes })
 }
 
 /// How long a reply may wait, and its share of the long connections. If too many replies wait already, this

@@ -1,4 +1,4 @@
-//! What pooled workers of one key are built for.
+//! The base of pooled workers: the part of a plan that many sessions have in common.
 
 use std::hash::{Hash, Hasher};
 use std::path::Path;
@@ -9,28 +9,28 @@ use windlass_confine::{Around, Plan, Shape};
 
 use super::pool::PoolKey;
 
-/// A session's plan, and what it was made from.
+/// A session's plan, and the survey that it was made from.
 #[derive(Debug)]
-pub(super) struct PlannedFor<'a> {
+pub(super) struct PlannedSession<'a> {
     pub plan: &'a Plan,
     pub around: &'a Arc<Around>,
-    /// The session's own directories, as the plan names them: without links.
+    /// The session's own directories, as the plan names them: without symlinks.
     pub own: [&'a Path; 2],
 }
 
-/// What sessions of one key have in common.
+/// What the plans of all sessions with one pool key have in common.
 #[derive(Debug)]
 pub(super) struct PoolBase {
     pub key: PoolKey,
     pub shape: Shape,
-    /// The view without the session's own directories, where sessions have a view.
+    /// The mount view without the session's own directories. None if the plan has no view.
     pub view: Option<BaseView>,
 }
 
 impl PoolBase {
-    /// The base of sessions like this one.
-    pub fn of(session: &PlannedFor<'_>) -> Self {
-        let PlannedFor { plan, around, own } = session;
+    /// The base of a session's plan.
+    pub fn of(session: &PlannedSession<'_>) -> Self {
+        let PlannedSession { plan, around, own } = session;
         let shape = Shape::of(plan);
         let view = BaseView::of(plan, own, around);
         let mut hasher = std::hash::DefaultHasher::new();
@@ -38,12 +38,12 @@ impl PoolBase {
         Self { key: PoolKey(hasher.finish()), shape, view }
     }
 
-    /// Whether a worker with this base can become the session's.
-    pub fn is_for(&self, plan: &Plan) -> bool {
+    /// Whether a pooled worker with this base can become the session's.
+    pub fn fits(&self, plan: &Plan) -> bool {
         self.shape == Shape::of(plan) && self.view.as_ref().is_none_or(|view| view.is_base_of(plan))
     }
 
-    /// Whether the machine is as it was when the base was made.
+    /// Whether the files that the base shows and hides are still the same.
     pub fn is_current(&self, around: &Arc<Around>) -> bool {
         self.view.as_ref().is_none_or(|view| view.is_current(around))
     }

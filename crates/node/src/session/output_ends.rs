@@ -1,5 +1,5 @@
-//! A turn's output within bounds: what is kept in memory while it runs, and what a reply shows.
-//! Memory does not depend on how much is printed.
+//! The head and tail of a turn's output: what the node keeps in memory while the turn runs, and what a reply
+//! shows. Memory use does not depend on how much is printed.
 
 use std::collections::VecDeque;
 
@@ -7,33 +7,32 @@ use base64::Engine as _;
 use bytes::Bytes;
 use windlass_protocol::api::OutputView;
 
-/// Bytes kept of a turn's first output, and as many of its last.
+/// Bytes kept of the start of a turn's output, and as many of its end.
 pub(crate) const KEPT_BYTES: usize = 8 * 1024;
 
-/// What the marker between head and tail takes of a budget, and the characters that the cuts go
-/// through. A budget under twice this keeps half of itself for output, and only then the marker
-/// goes over it.
+/// Bytes of a budget that are reserved for the marker between head and tail, and for characters that a cut
+/// splits. A budget below twice this keeps half of itself for output; only then the reply exceeds the budget.
 const MARKER_BYTES_MAX: usize = 256;
 
-/// How much of each end fits a budget that cannot hold all.
+/// Bytes of the head, and of the tail, if the output does not fit the budget.
 pub(crate) fn end_bytes(budget: usize) -> usize {
     (budget - MARKER_BYTES_MAX.min(budget / 2)) / 2
 }
 
 /// The head and tail of a turn's output so far.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ends {
+pub(crate) struct OutputEnds {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     pub bytes: u64,
-    /// Some of it was printed before this node's time, and only the journal has it.
-    elsewhere: bool,
+    /// Some output is only in the journal, because an earlier node recorded it.
+    in_journal: bool,
 }
 
-impl Ends {
-    /// The ends of an output that is in the journal.
-    pub fn elsewhere(bytes: u64) -> Self {
-        Self { bytes, elsewhere: bytes > 0, ..Self::default() }
+impl OutputEnds {
+    /// Stands for output that is only in the journal.
+    pub fn in_journal(bytes: u64) -> Self {
+        Self { bytes, in_journal: bytes > 0, ..Self::default() }
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
@@ -46,9 +45,9 @@ impl Ends {
         self.tail.extend(rest);
     }
 
-    /// What fits `budget`, if the ends hold enough for it.
-    pub fn shown(&self, budget: usize) -> Option<Shown> {
-        if self.elsewhere {
+    /// The excerpt that fits `budget`. None if the head and tail in memory are too short for it.
+    pub fn excerpt(&self, budget: usize) -> Option<OutputExcerpt> {
+        if self.in_journal {
             return None;
         }
         let kept = (self.head.len() + self.tail.len()) as u64;
@@ -56,14 +55,15 @@ impl Ends {
         if kept == self.bytes && kept <= budget as u64 {
             all.extend_from_slice(&self.head);
             all.extend(&self.tail);
-            return Some(Shown { head: all.into(), tail: Bytes::new(), bytes: self.bytes });
+            return Some(OutputExcerpt { head: all.into(), tail: Bytes::new(), bytes: self.bytes });
         }
         let half = end_bytes(budget);
         if half > KEPT_BYTES {
             return None;
         }
         let tail_from = self.tail.len().saturating_sub(half);
-        // A head shorter than KEPT_BYTES means that there is no tail: then the head has both ends.
+        // All output is in memory, so both ends are cut from it. (With less than KEPT_BYTES there is no
+        // tail.)
         let (head, tail) = if kept == self.bytes {
             all.extend_from_slice(&self.head);
             all.extend(&self.tail);
@@ -73,20 +73,20 @@ impl Ends {
             let tail: Vec<u8> = self.tail.range(tail_from..).copied().collect();
             (Bytes::copy_from_slice(&self.head[..half]), Bytes::from(tail))
         };
-        Some(Shown { head, tail, bytes: self.bytes })
+        Some(OutputExcerpt { head, tail, bytes: self.bytes })
     }
 }
 
-/// What a reply shows of an output of `bytes` bytes.
+/// What a reply shows of an output of `bytes` bytes. The tail is empty if the head is the whole output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct OutputExcerpt {
     pub head: Bytes,
     pub tail: Bytes,
     pub bytes: u64,
 }
 
-impl Shown {
-    /// The reply's form. `from` is where the output starts in the session's.
+impl OutputExcerpt {
+    /// The excerpt as the API shows it. `from` is the offset of this output in the session's output.
     pub fn to_view(&self, session: &str, from: u64) -> OutputView {
         let omitted = self.bytes - (self.head.len() + self.tail.len()) as u64;
         let mut raw = Vec::with_capacity(self.head.len() + self.tail.len() + 160);
@@ -106,7 +106,7 @@ impl Shown {
             Ok(text) => (text, None),
             Err(error) => {
                 let raw = error.as_bytes();
-                // A cut through a character is the budget's doing and no reason for base64.
+                // If bytes were omitted, the cut may have split a character; that is no reason for base64.
                 let base64 =
                     (omitted == 0).then(|| base64::engine::general_purpose::STANDARD.encode(raw));
                 (String::from_utf8_lossy(raw).into_owned(), base64)
@@ -120,8 +120,8 @@ impl Shown {
 mod tests {
     use super::*;
 
-    fn ends(parts: &[&[u8]]) -> Ends {
-        let mut ends = Ends::default();
+    fn ends(parts: &[&[u8]]) -> OutputEnds {
+        let mut ends = OutputEnds::default();
         for part in parts {
             ends.push(part);
         }
@@ -130,38 +130,42 @@ mod tests {
 
     #[test]
     fn a_short_output_is_shown_whole() {
-        let shown = ends(&[b"one ", b"two"]).shown(16).unwrap();
-        assert_eq!((shown.head.as_ref(), shown.tail.as_ref()), (&b"one two"[..], &b""[..]));
+        let excerpt = ends(&[b"one ", b"two"]).excerpt(16).unwrap();
+        assert_eq!((excerpt.head.as_ref(), excerpt.tail.as_ref()), (&b"one two"[..], &b""[..]));
     }
 
     #[test]
-    fn any_budget_holds_whatever_the_lines_are() {
+    fn the_reply_fits_any_budget() {
         let long = vec![b'x'; 3 * KEPT_BYTES];
         for budget in [0, 1, 2, 7, KEPT_BYTES, 2 * KEPT_BYTES] {
             for bytes in [&long[..], &long[..10], &long[..KEPT_BYTES + 5]] {
-                let shown = ends(&[bytes]).shown(budget).unwrap();
-                let reply = shown.to_view(&"s".repeat(64), u64::MAX / 2).text.len();
+                let excerpt = ends(&[bytes]).excerpt(budget).unwrap();
+                let reply = excerpt.to_view(&"s".repeat(64), u64::MAX / 2).text.len();
                 assert!(reply <= budget.max(2 * MARKER_BYTES_MAX), "{budget} {}", bytes.len());
-                assert!(shown.head.len() + shown.tail.len() <= budget, "{budget} {}", bytes.len());
-                assert_eq!(shown.bytes, bytes.len() as u64);
+                assert!(
+                    excerpt.head.len() + excerpt.tail.len() <= budget,
+                    "{budget} {}",
+                    bytes.len()
+                );
+                assert_eq!(excerpt.bytes, bytes.len() as u64);
             }
         }
     }
 
     #[test]
-    fn head_and_tail_are_the_ends_of_what_was_printed() {
+    fn head_and_tail_are_the_start_and_the_end_of_the_output() {
         let all: Vec<u8> = (0..40_000u32).map(|i| (i % 251) as u8).collect();
-        let mut pieces = Ends::default();
+        let mut pieces = OutputEnds::default();
         all.chunks(777).for_each(|chunk| pieces.push(chunk));
-        let shown = pieces.shown(1000).unwrap();
-        assert_eq!(shown.head, all[..372]);
-        assert_eq!(shown.tail, all[all.len() - 372..]);
-        assert!(pieces.shown(100_000).is_none(), "more than is kept is read from the journal");
+        let excerpt = pieces.excerpt(1000).unwrap();
+        assert_eq!(excerpt.head, all[..372]);
+        assert_eq!(excerpt.tail, all[all.len() - 372..]);
+        assert!(pieces.excerpt(100_000).is_none(), "a larger excerpt is read from the journal");
     }
 
     #[test]
-    fn bytes_that_are_not_text_come_in_base64_too() {
-        let view = ends(&[b"a\xff"]).shown(16).unwrap().to_view("s", 0);
+    fn bytes_that_are_not_text_are_also_sent_in_base64() {
+        let view = ends(&[b"a\xff"]).excerpt(16).unwrap().to_view("s", 0);
         assert_eq!(view.text, "a\u{fffd}");
         assert_eq!(view.base64.as_deref(), Some("Yf8="));
     }

@@ -1,4 +1,4 @@
-//! Which directories a session can write, for the record of what the node may not run.
+//! Finds the directories that the sessions of a journal can write. The node runs nothing from there.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,11 @@ use windlass_protocol::policy::expand_home;
 
 use super::start::Spec;
 
-/// Sessions of a journal that are looked at.
+/// Maximum number of sessions to read from a journal.
 const SESSIONS_MAX: usize = 1_000_000;
 
-/// What the sessions of a journal could write, from before there was a record.
+/// The directories that the sessions of a journal can write. For sessions of releases that kept no record of
+/// these directories.
 pub(crate) fn of_journal(journal: &Journal) -> Result<Vec<PathBuf>, String> {
     let sessions = journal.sessions(SESSIONS_MAX).map_err(|error| error.to_string())?;
     let mut roots = Vec::new();
@@ -28,6 +29,6 @@ fn of_created(created: &NewSession) -> Result<Vec<PathBuf>, serde_json::Error> {
     let writable = writable.iter().filter_map(|path| expand_home(path, home.as_deref()));
     let roots = writable.chain([PathBuf::from(&created.workspace)]);
     let real = |path: PathBuf| std::fs::canonicalize(&path).unwrap_or(path);
-    // A session that could write everywhere leaves nothing to be told apart.
+    // Leave out `/`: with it, no directory would be trusted at all.
     Ok(roots.map(real).filter(|root| root.is_absolute() && root.parent().is_some()).collect())
 }
