@@ -72,20 +72,20 @@ pub enum CopyError {
 
 /// What a copy does not have.
 #[derive(Debug, Default)]
-pub struct LeftOut {
+pub struct CopyOmissions {
     /// Paths relative to the tree, each with the reason.
     pub named: Vec<(PathBuf, &'static str)>,
     /// How many more there are.
     pub others: usize,
     /// Directories that can be made or installed again.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedDirectory>,
     /// How many more of these there are.
     pub skipped_more: u64,
 }
 
 /// A directory that was left out because it can be made or installed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedDirectory {
     /// Relative to the tree.
     pub path: PathBuf,
     pub why: Ignorable,
@@ -100,21 +100,21 @@ pub(super) fn tree(
     from: &Directory,
     to: &Directory,
     limits: CopyLimits,
-) -> Result<LeftOut, CopyError> {
+) -> Result<CopyOmissions, CopyError> {
     let failed = |cause: io::Error| CopyError::Io { path: PathBuf::from("."), cause };
     let copy = || {
         drop_overrides().map_err(|errno| failed(errno.into()))?;
         let source = openat(from, ".", READ | OFlags::DIRECTORY, Mode::empty());
         let source = source.map_err(|errno| failed(errno.into()))?;
         let stat = fstat(&source).map_err(|errno| failed(errno.into()))?;
-        let mut copying = Copying {
+        let mut copying = TreeCopy {
             left: limits,
             device: stat.st_dev,
             root: to.as_fd(),
             at: PathBuf::new(),
             names: HashMap::new(),
             clones: true,
-            left_out: LeftOut::default(),
+            left_out: CopyOmissions::default(),
         };
         let target = openat(to, ".", READ | OFlags::DIRECTORY, Mode::empty());
         let target = target.map_err(|errno| failed(errno.into()))?;
@@ -140,7 +140,7 @@ fn drop_overrides() -> rustix::io::Result<()> {
     Ok(())
 }
 
-struct Copying<'a> {
+struct TreeCopy<'a> {
     left: CopyLimits,
     /// The device that the tree is on.
     device: u64,
@@ -152,10 +152,10 @@ struct Copying<'a> {
     names: HashMap<(u64, u64), PathBuf>,
     /// Whether the file system may be able to share blocks.
     clones: bool,
-    left_out: LeftOut,
+    left_out: CopyOmissions,
 }
 
-impl Copying<'_> {
+impl TreeCopy<'_> {
     fn directory(
         &mut self,
         source: OwnedFd,
@@ -174,7 +174,7 @@ impl Copying<'_> {
             self.check_time()?;
             self.at.push(name);
             let from = entries.fd().map_err(|errno| self.failed(errno))?;
-            self.entry(Pair { from, to: target.as_fd(), name }, entry.file_type(), depth)?;
+            self.entry(EntryPair { from, to: target.as_fd(), name }, entry.file_type(), depth)?;
             self.at.pop();
         }
         // Its own mode may forbid to write into it, so it comes last.
@@ -182,7 +182,12 @@ impl Copying<'_> {
         fchmod(target, mode).map_err(|errno| self.failed(errno))
     }
 
-    fn entry(&mut self, pair: Pair<'_>, found: FileType, depth: usize) -> Result<(), CopyError> {
+    fn entry(
+        &mut self,
+        pair: EntryPair<'_>,
+        found: FileType,
+        depth: usize,
+    ) -> Result<(), CopyError> {
         let found = match found {
             FileType::Unknown => match statat(pair.from, pair.name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => kind(&stat),
@@ -208,7 +213,7 @@ impl Copying<'_> {
         }
     }
 
-    fn inner(&mut self, pair: Pair<'_>, depth: usize) -> Result<(), CopyError> {
+    fn inner(&mut self, pair: EntryPair<'_>, depth: usize) -> Result<(), CopyError> {
         let source = match openat(pair.from, pair.name, READ | OFlags::DIRECTORY, Mode::empty()) {
             Ok(source) => source,
             Err(errno) => return self.judge(Err(errno)),
@@ -234,11 +239,11 @@ impl Copying<'_> {
         self.directory(source, &target, &stat, depth)
     }
 
-    fn file(&mut self, pair: Pair<'_>) -> Result<(), Stop> {
-        let source = openat(pair.from, pair.name, READ, Mode::empty()).map_err(Stop::Source)?;
-        let stat = fstat(&source).map_err(Stop::Source)?;
+    fn file(&mut self, pair: EntryPair<'_>) -> Result<(), CopyStop> {
+        let source = openat(pair.from, pair.name, READ, Mode::empty()).map_err(CopyStop::Source)?;
+        let stat = fstat(&source).map_err(CopyStop::Source)?;
         if kind(&stat) != FileType::RegularFile {
-            return Err(Stop::Source(Errno::LOOP));
+            return Err(CopyStop::Source(Errno::LOOP));
         }
         if stat.st_nlink > 1 {
             let identity = (stat.st_dev, stat.st_ino);
@@ -266,7 +271,12 @@ impl Copying<'_> {
     }
 
     /// A file's content, up to the size that it had when it was opened: its author may be writing.
-    fn content(&mut self, source: &mut File, target: &mut File, stat: &Stat) -> Result<(), Stop> {
+    fn content(
+        &mut self,
+        source: &mut File,
+        target: &mut File,
+        stat: &Stat,
+    ) -> Result<(), CopyStop> {
         let held = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         if self.clones {
@@ -294,7 +304,7 @@ impl Copying<'_> {
         Ok(target.set_len(size)?)
     }
 
-    fn range(&mut self, source: &mut File, target: &mut File, bytes: u64) -> Result<(), Stop> {
+    fn range(&mut self, source: &mut File, target: &mut File, bytes: u64) -> Result<(), CopyStop> {
         let mut left = bytes;
         while left > 0 {
             let part = left.min(PART_BYTES);
@@ -319,11 +329,11 @@ impl Copying<'_> {
         if Instant::now() < self.left.until { Ok(()) } else { Err(CopyError::TooSlow) }
     }
 
-    fn stopped(&mut self, stop: Stop) -> Result<(), CopyError> {
+    fn stopped(&mut self, stop: CopyStop) -> Result<(), CopyError> {
         match stop {
-            Stop::Source(errno) => self.judge(Err(errno)),
-            Stop::Io(cause) => Err(CopyError::Io { path: self.at.clone(), cause }),
-            Stop::All(error) => Err(error),
+            CopyStop::Source(errno) => self.judge(Err(errno)),
+            CopyStop::Io(cause) => Err(CopyError::Io { path: self.at.clone(), cause }),
+            CopyStop::All(error) => Err(error),
         }
     }
 
@@ -368,7 +378,7 @@ impl Copying<'_> {
                 None => return,
             }
         }
-        skipped.push(Skipped { path: self.at.clone(), why });
+        skipped.push(SkippedDirectory { path: self.at.clone(), why });
     }
 
     fn failed(&self, errno: Errno) -> CopyError {
@@ -379,37 +389,37 @@ impl Copying<'_> {
 
 /// One entry: the directory that it is in, the one that its copy will be in, its name in both.
 #[derive(Clone, Copy)]
-struct Pair<'a> {
+struct EntryPair<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
     name: &'a OsStr,
 }
 
 /// Why a file was not copied.
-enum Stop {
+enum CopyStop {
     /// The source could not be opened, or is no file any more.
     Source(Errno),
     Io(io::Error),
     All(CopyError),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for CopyStop {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl From<CopyError> for Stop {
+impl From<CopyError> for CopyStop {
     fn from(error: CopyError) -> Self {
         Self::All(error)
     }
 }
 
 /// Where the next data or hole begins; nothing after the last.
-fn seek(file: &File, to: rustix::fs::SeekFrom) -> Result<Option<u64>, Stop> {
+fn seek(file: &File, to: rustix::fs::SeekFrom) -> Result<Option<u64>, CopyStop> {
     match rustix::fs::seek(file, to) {
         Ok(at) => Ok(Some(at)),
         Err(Errno::NXIO) => Ok(None),
-        Err(errno) => Err(Stop::Io(errno.into())),
+        Err(errno) => Err(CopyStop::Io(errno.into())),
     }
 }

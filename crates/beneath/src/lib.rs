@@ -33,10 +33,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-pub use copy::{CopyError, CopyLimits, LeftOut, Skipped};
+pub use copy::{CopyError, CopyLimits, CopyOmissions, SkippedDirectory};
 pub use ignorable::{Ignorable, SkipRule};
 pub use measure::{LinkedFiles, TreeMeter, TreeSize, Whole};
-pub use remove::Freed;
+pub use remove::FreedSpace;
 
 /// Times that a path is resolved again because something on it was renamed meanwhile.
 const RESOLVES_MAX: usize = 64;
@@ -257,10 +257,10 @@ impl Directory {
 
     /// Removes whatever is at a path, with everything beneath it, and says what the disk got back.
     /// Nothing there is no error.
-    pub fn remove_tree(&self, path: impl AsRef<Path>) -> io::Result<Freed> {
+    pub fn remove_tree(&self, path: impl AsRef<Path>) -> io::Result<FreedSpace> {
         let removed = self.at(path.as_ref(), remove::tree);
         match removed {
-            Err(Errno::NOENT) => Ok(Freed::default()),
+            Err(Errno::NOENT) => Ok(FreedSpace::default()),
             removed => Ok(removed?),
         }
     }
@@ -297,7 +297,7 @@ impl Directory {
 
     /// Copies everything beneath this directory into `to`, which is empty and which no session can
     /// write. Gives what was left out, with the reason.
-    pub fn copy_tree(&self, to: &Self, limits: CopyLimits) -> Result<LeftOut, CopyError> {
+    pub fn copy_tree(&self, to: &Self, limits: CopyLimits) -> Result<CopyOmissions, CopyError> {
         copy::tree(self, to, limits)
     }
 

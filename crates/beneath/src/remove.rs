@@ -32,13 +32,13 @@ const OWNER_ALL: u32 = 0o700;
 
 /// What the disk got back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Freed {
+pub struct FreedSpace {
     /// A file that has another name elsewhere gives nothing back.
     pub bytes: u64,
     pub entries: u64,
 }
 
-impl std::ops::AddAssign for Freed {
+impl std::ops::AddAssign for FreedSpace {
     fn add_assign(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.entries = self.entries.saturating_add(other.entries);
@@ -46,9 +46,9 @@ impl std::ops::AddAssign for Freed {
 }
 
 /// Removes `name` from the directory `above`, and what is beneath it.
-pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Freed> {
-    let freed = Freed::default();
-    let mut removing = Removing { above, waiting: vec![name.to_owned()], count: 0, freed };
+pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<FreedSpace> {
+    let freed = FreedSpace::default();
+    let mut removing = TreeRemoval { above, waiting: vec![name.to_owned()], count: 0, freed };
     while let Some(next) = removing.waiting.pop() {
         match removing.entry(above, &next, 0) {
             // There is more in it; what was moved up goes first.
@@ -59,16 +59,16 @@ pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Fr
     Ok(removing.freed)
 }
 
-struct Removing<'a> {
+struct TreeRemoval<'a> {
     /// Where directories are moved that are too deep.
     above: BorrowedFd<'a>,
     /// Names there that are still to be removed.
     waiting: Vec<OsString>,
     count: usize,
-    freed: Freed,
+    freed: FreedSpace,
 }
 
-impl Removing<'_> {
+impl TreeRemoval<'_> {
     fn entry(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -78,7 +78,7 @@ impl Removing<'_> {
         // Looked at before it goes: its last name gives its blocks back.
         let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let is_last = kind(&stat) == FileType::Directory || stat.st_nlink <= 1;
-        let freed = Freed { bytes: if is_last { disk_bytes(&stat) } else { 0 }, entries: 1 };
+        let freed = FreedSpace { bytes: if is_last { disk_bytes(&stat) } else { 0 }, entries: 1 };
         match unlinkat(directory, name, AtFlags::empty()) {
             Err(Errno::ISDIR | Errno::PERM) => {}
             done => {

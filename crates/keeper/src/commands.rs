@@ -10,20 +10,20 @@ use windlass_protocol::link::{
 };
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
-use crate::calls::Part;
+use crate::calls::ToolResultPart;
 use crate::complaint::complain;
-use crate::connection::{Connection, Gone};
-use crate::input::Given;
+use crate::connection::{ConnectionLost, NodeConnection};
+use crate::input::InputMessage;
 use crate::keeper::Keeper;
-use crate::stage::Then;
+use crate::stage::AfterClear;
 use crate::starting::PooledWorker;
-use crate::watch::Watch;
+use crate::watch::LimitWatch;
 
 /// Reads of what a node has sent that cannot be written to any more.
 const LAST_READS_MAX: u32 = 64;
 
 /// A caller that attaches.
-struct Claim {
+struct AttachRequest {
     epoch: Epoch,
     after: LinkSeq,
     launch: Option<Box<Launch>>,
@@ -35,34 +35,34 @@ impl Keeper {
             match caller.first_message(&mut self.scratch) {
                 Ok(None) => self.node.callers.push(caller),
                 Ok(Some(ToKeeper::Attach { epoch, after, launch, .. })) => {
-                    self.claim(caller, Claim { epoch, after, launch });
+                    self.attach(caller, AttachRequest { epoch, after, launch });
                 }
                 Ok(Some(ToKeeper::Prepare(prepare))) => self.prepare(caller, &prepare),
-                Ok(Some(_)) | Err(Gone::Malformed) => {
+                Ok(Some(_)) | Err(ConnectionLost::Malformed) => {
                     self.node.refuse(caller, RefuseReason::BadAttach)
                 }
-                Err(Gone::Closed) => {}
+                Err(ConnectionLost::Closed) => {}
             }
         }
     }
 
-    fn claim(&mut self, mut caller: Connection, claim: Claim) {
-        if claim.launch.is_some() && self.launch.is_some() {
+    fn attach(&mut self, mut caller: NodeConnection, attach: AttachRequest) {
+        if attach.launch.is_some() && self.launch.is_some() {
             return self.node.refuse(caller, RefuseReason::BadAttach);
         }
-        if claim.launch.is_none() && self.launch.is_none() {
+        if attach.launch.is_none() && self.launch.is_none() {
             self.node.refuse(caller, RefuseReason::NotLaunched);
-            return self.clear(Then::Exit);
+            return self.clear(AfterClear::Exit);
         }
-        if let Err(reason) = self.node.link.attach(claim.epoch, claim.after) {
+        if let Err(reason) = self.node.link.attach(attach.epoch, attach.after) {
             return self.node.refuse(caller, reason);
         }
-        caller.resume(claim.after);
-        let launch = claim.launch.as_ref().or(self.launch.as_ref());
+        caller.resume(attach.after);
+        let launch = attach.launch.as_ref().or(self.launch.as_ref());
         let first_room = launch.and_then(|launch| launch.family.clone());
         let attached = FromKeeper::Attached(Box::new(Attached {
             link: LINK,
-            epoch: claim.epoch,
+            epoch: attach.epoch,
             pid: self.held.pid(),
             last: self.node.link.last(),
             command: self.node.link.seen(),
@@ -84,7 +84,7 @@ impl Keeper {
         }
         let zygote = caller.take_passed();
         self.node.hear(caller);
-        if let Some(launch) = claim.launch {
+        if let Some(launch) = attach.launch {
             self.worker.zygote = zygote.filter(|_| launch.from_zygote);
             let watch = self.worker.pooled.as_mut().and_then(|pooled| pooled.watch_of(&launch));
             self.launch = Some(launch);
@@ -92,7 +92,7 @@ impl Keeper {
             // While the worker gets ready, and before there is a turn.
             if let Some(launch) = &self.launch {
                 self.worker.watch =
-                    watch.map_or_else(|| Watch::of(launch), |watch| watch.limited(launch));
+                    watch.map_or_else(|| LimitWatch::of(launch), |watch| watch.limited(launch));
             }
             self.worker.watch.take_stock();
         }
@@ -139,7 +139,7 @@ impl Keeper {
                     if self.worker.pooled.is_some() =>
                 {
                     let Some(caller) = self.node.connection.take() else { return };
-                    return self.claim(caller, Claim { epoch, after, launch });
+                    return self.attach(caller, AttachRequest { epoch, after, launch });
                 }
                 // Two attaches on one connection: not a node of ours.
                 (ToKeeper::Attach { .. } | ToKeeper::Prepare(_) | ToKeeper::Part { .. }, _) => {
@@ -164,7 +164,7 @@ impl Keeper {
             Command::TurnInput { turn, eof, .. } => self.give_input(turn, body, eof),
             Command::Interrupt { turn } => self.worker.interrupt_turn(turn),
             Command::ToolResult { turn, call, ok, more } => {
-                self.worker.answer_call(turn, Part { call, ok, more, body });
+                self.worker.answer_call(turn, ToolResultPart { call, ok, more, body });
             }
             Command::Fork(fork) => self.begin_fork(fork),
             Command::TurnFailed { turn } => self.node.remember_failed(turn),
@@ -173,15 +173,15 @@ impl Keeper {
                 // it again.
                 self.worker.restarts += 1;
                 let node = self.node.connection.as_mut();
-                self.worker.zygote = node.and_then(Connection::take_passed);
-                self.clear(Then::StartAfresh);
+                self.worker.zygote = node.and_then(NodeConnection::take_passed);
+                self.clear(AfterClear::StartAfresh);
             }
             Command::Shutdown { grace_ms } => self.finish(Duration::from_millis(grace_ms)),
         }
     }
 
     fn give_input(&mut self, turn: TurnNo, bytes: Bytes, eof: bool) {
-        self.worker.take_input(turn, Given { bytes, eof }, &mut self.node);
+        self.worker.take_input(turn, InputMessage { bytes, eof }, &mut self.node);
         // The client waits for this word, and no event may come soon.
         let seen = FromKeeper::Seen { command: self.node.link.seen() };
         self.node.say(&seen);
@@ -189,7 +189,7 @@ impl Keeper {
 
     /// Forks a pooled worker. The node is told when the worker is in its cgroups; a keeper whose worker
     /// cannot be forked exits.
-    fn prepare(&mut self, mut caller: Connection, prepare: &Prepare) {
+    fn prepare(&mut self, mut caller: NodeConnection, prepare: &Prepare) {
         if self.launch.is_some() || self.worker.pooled.is_some() {
             return;
         }
@@ -202,7 +202,7 @@ impl Keeper {
             }
             Err(error) => {
                 complain!("keeper: a pooled worker cannot be forked: {error}");
-                self.clear(Then::Exit);
+                self.clear(AfterClear::Exit);
             }
         }
     }
@@ -212,7 +212,7 @@ impl Keeper {
         let Some(pooled) = &mut self.worker.pooled else { return };
         if pooled.is_broken_by(ended) {
             complain!("keeper: a pooled worker ended");
-            self.clear(Then::Exit);
+            self.clear(AfterClear::Exit);
         } else if !ended.is_empty() {
             self.say_prepared();
         }

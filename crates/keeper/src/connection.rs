@@ -18,7 +18,7 @@ use windlass_protocol::parts::Joiner;
 const SLICES_MAX: usize = 64;
 
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct NodeConnection {
     socket: OwnedFd,
     decoder: Decoder,
     joiner: Joiner,
@@ -35,12 +35,12 @@ pub(crate) struct Connection {
 
 /// Why a connection is over.
 #[derive(Debug)]
-pub(crate) enum Gone {
+pub(crate) enum ConnectionLost {
     Closed,
     Malformed,
 }
 
-impl Connection {
+impl NodeConnection {
     pub fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -73,7 +73,7 @@ impl Connection {
     }
 
     /// Reads what has come, once; how many bytes.
-    pub fn fill(&mut self, scratch: &mut [u8]) -> Result<usize, Gone> {
+    pub fn fill(&mut self, scratch: &mut [u8]) -> Result<usize, ConnectionLost> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(scratch)];
@@ -85,13 +85,13 @@ impl Connection {
             }
         }
         match received.map(|received| received.bytes) {
-            Ok(0) => Err(Gone::Closed),
+            Ok(0) => Err(ConnectionLost::Closed),
             Ok(read) => {
                 self.decoder.push(&scratch[..read]);
                 Ok(read)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            Err(_) => Err(Gone::Closed),
+            Err(_) => Err(ConnectionLost::Closed),
         }
     }
 
@@ -102,7 +102,10 @@ impl Connection {
 
     /// The first message, if all of it has come: it is read whole, for the one who sent it may be
     /// gone, and nothing that came later may be heard before it.
-    pub fn first_message(&mut self, scratch: &mut [u8]) -> Result<Option<ToKeeper>, Gone> {
+    pub fn first_message(
+        &mut self,
+        scratch: &mut [u8],
+    ) -> Result<Option<ToKeeper>, ConnectionLost> {
         loop {
             let filled = self.fill(scratch);
             match (self.next_message()?, filled) {
@@ -115,9 +118,9 @@ impl Connection {
     }
 
     /// The next whole message that has come, with its body.
-    pub fn next_message(&mut self) -> Result<Option<(ToKeeper, Bytes)>, Gone> {
-        while let Some(frame) = self.decoder.next_frame().map_err(|_| Gone::Malformed)? {
-            let message = self.joiner.take(frame).map_err(|_| Gone::Malformed)?;
+    pub fn next_message(&mut self) -> Result<Option<(ToKeeper, Bytes)>, ConnectionLost> {
+        while let Some(frame) = self.decoder.next_frame().map_err(|_| ConnectionLost::Malformed)? {
+            let message = self.joiner.take(frame).map_err(|_| ConnectionLost::Malformed)?;
             if message.is_some() {
                 return Ok(message);
             }
@@ -126,7 +129,7 @@ impl Connection {
     }
 
     /// Writes as much as the socket takes: control messages at event boundaries, then events.
-    pub fn flush(&mut self, link: &KeeperHalf) -> Result<(), Gone> {
+    pub fn flush(&mut self, link: &KeeperHalf) -> Result<(), ConnectionLost> {
         loop {
             let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(8);
             let control_first = self.partly == 0 && !self.control.is_empty();
@@ -157,7 +160,7 @@ impl Connection {
                     return Ok(());
                 }
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(Gone::Closed),
+                Err(_) => return Err(ConnectionLost::Closed),
             }
         }
     }
@@ -185,7 +188,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for NodeConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -105,16 +105,16 @@ mod tests {
     }
 
     /// A path of this test's own, removed with the value.
-    struct Place(PathBuf);
+    struct TempSocketPath(PathBuf);
 
-    impl Place {
+    impl TempSocketPath {
         fn new(name: &str) -> Self {
             let name = format!("windlass-egress-{name}-{}", std::process::id());
             Self(std::env::temp_dir().join(name))
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TempSocketPath {
         fn drop(&mut self) {
             let _ = std::fs::remove_file(&self.0);
         }
@@ -146,9 +146,9 @@ mod tests {
 
     #[test]
     fn each_connection_goes_to_the_node_with_the_session_s_id() {
-        let place = Place::new("goes");
-        let node = UnixListener::bind(&place.0).unwrap();
-        let (egress, address) = egress(&place.0);
+        let path = TempSocketPath::new("goes");
+        let node = UnixListener::bind(&path.0).unwrap();
+        let (egress, address) = egress(&path.0);
         let mut clients = [connect(address), connect(address)];
         egress.pass_on();
         for client in &mut clients {
@@ -164,18 +164,18 @@ mod tests {
 
     #[test]
     fn without_a_node_the_connection_is_closed_and_a_later_one_goes_through() {
-        let place = Place::new("without");
-        let (egress, address) = egress(&place.0);
+        let path = TempSocketPath::new("without");
+        let (egress, address) = egress(&path.0);
         let mut early = connect(address);
         egress.pass_on();
         assert_eq!(early.read(&mut [0]).unwrap(), 0, "closed, not left hanging");
         // A socket that nobody listens at any more is the same as none.
-        drop(UnixListener::bind(&place.0).unwrap());
+        drop(UnixListener::bind(&path.0).unwrap());
         let mut refused = connect(address);
         egress.pass_on();
         assert_eq!(refused.read(&mut [0]).unwrap(), 0);
-        std::fs::remove_file(&place.0).unwrap();
-        let node = UnixListener::bind(&place.0).unwrap();
+        std::fs::remove_file(&path.0).unwrap();
+        let node = UnixListener::bind(&path.0).unwrap();
         let _late = connect(address);
         egress.pass_on();
         assert_eq!(receive(&node).0, "s1");
@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn one_round_passes_on_a_bounded_number() {
-        let place = Place::new("bounded");
-        let node = UnixListener::bind(&place.0).unwrap();
-        let (egress, address) = egress(&place.0);
+        let path = TempSocketPath::new("bounded");
+        let node = UnixListener::bind(&path.0).unwrap();
+        let (egress, address) = egress(&path.0);
         let _clients: Vec<_> = (0..ROUND_MAX + 3).map(|_| connect(address)).collect();
         let arrived = || {
             node.set_nonblocking(true).unwrap();

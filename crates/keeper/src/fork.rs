@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_confine::Plan;
 use windlass_confine::plan::apart::{Apart, Places, apart, moved};
-use windlass_procs::twin::{Forked, Part, fork_keeper, give_up};
+use windlass_procs::twin::{KeeperFork, SessionProcesses, fork_keeper, give_up};
 use windlass_protocol::confinement::{Confinement, Control, ControlReport, ControlState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, NOT_CARRIED_MAX, REASON_BYTES_MAX};
@@ -25,13 +25,13 @@ use windlass_protocol::text::bounded;
 use windlass_protocol::worker::{ToWorker, TwinOrder};
 use windlass_protocol::{ErrorCode, family};
 
-use self::separation::{Before, check_apart};
+use self::separation::{ThreadSnapshot, check_apart};
 use crate::keeper::Keeper;
-use crate::own::Own;
+use crate::process_scope::ProcessScope;
 use crate::signals::Signals;
-use crate::stage::{Event, Stage};
-use crate::watch::Watch;
-use crate::worker::{Lines, Worker, WorkerLines, sender_of};
+use crate::stage::{StageEvent, WorkerStage};
+use crate::watch::LimitWatch;
+use crate::worker::{KeeperEnds, Worker, WorkerEnds, sender_of};
 
 /// How long the worker may take for all of it.
 const FORK_WAIT: Duration = Duration::from_secs(10);
@@ -51,14 +51,14 @@ const TWIN_ENDED: &str = "the twin ended before it said a word";
 
 /// A fork on its way.
 #[derive(Debug)]
-pub(crate) struct Forking {
+pub(crate) struct PendingFork {
     fork: Box<Fork>,
     /// What the twin's keeper holds, and would start if the twin were reset.
     launch: Box<Launch>,
     until: Instant,
-    ours: Lines,
+    ours: KeeperEnds,
     /// The twin's ends, until the worker has them.
-    theirs: Option<WorkerLines>,
+    theirs: Option<WorkerEnds>,
     /// The twin, once it has said something.
     twin: Option<u32>,
     /// The twin has closed its socket: the original's word tells why.
@@ -66,23 +66,23 @@ pub(crate) struct Forking {
     /// The original's word.
     said: Option<Vec<NotCarried>>,
     /// The session's threads before the fork; none where nothing confines them.
-    before: Option<Before>,
+    before: Option<ThreadSnapshot>,
 }
 
 /// Why there is no twin.
 #[derive(Debug)]
-struct Refused {
+struct ForkRefusal {
     code: ErrorCode,
     message: String,
 }
 
-impl Refused {
+impl ForkRefusal {
     fn new(message: impl Into<String>) -> Self {
         Self { code: ErrorCode::ForkRefused, message: message.into() }
     }
 }
 
-impl Forking {
+impl PendingFork {
     pub fn until(&self) -> Instant {
         self.until
     }
@@ -102,36 +102,37 @@ impl Keeper {
         }
     }
 
-    fn ask_worker(&mut self, fork: Box<Fork>) -> Result<Forking, Refused> {
+    fn ask_worker(&mut self, fork: Box<Fork>) -> Result<PendingFork, ForkRefusal> {
         if self.family.forking.is_some() || self.worker.running.turn().is_some() {
             let message = "the session is busy".to_owned();
-            return Err(Refused { code: ErrorCode::SessionBusy, message });
+            return Err(ForkRefusal { code: ErrorCode::SessionBusy, message });
         }
-        let launch = self.launch.as_ref().ok_or_else(|| Refused::new("it was not started"))?;
-        let mut twin = Twin::of(launch, &fork)?;
+        let launch = self.launch.as_ref().ok_or_else(|| ForkRefusal::new("it was not started"))?;
+        let mut twin = TwinSpec::of(launch, &fork)?;
         // From now on nothing of this session is made where the twin's place is, whatever becomes of it.
         self.family.room = Some(family::next_room(&fork.room));
         match (self.stage, &self.worker.process) {
-            (Stage::Up, Some(worker)) if worker.forks => {}
-            (Stage::Up, _) => return Err(Refused::new("its worker cannot fork")),
-            _ => return Err(Refused::new("its worker is not up")),
+            (WorkerStage::Up, Some(worker)) if worker.forks => {}
+            (WorkerStage::Up, _) => return Err(ForkRefusal::new("its worker cannot fork")),
+            _ => return Err(ForkRefusal::new("its worker is not up")),
         }
         let before = match twin.order.original {
-            Some(_) => Some(Before::look(&self.family, self.worker.who())?),
+            Some(_) => Some(ThreadSnapshot::look(&self.family, self.worker.who())?),
             None => None,
         };
-        twin.order.threads = before.as_ref().map(Before::threads).unwrap_or_default();
+        twin.order.threads = before.as_ref().map(ThreadSnapshot::threads).unwrap_or_default();
         let order = twin.order_bytes()?;
-        let failed = |errno: rustix::io::Errno| Refused::new(format!("no descriptors: {errno}"));
-        let (ours, theirs) = Lines::make().map_err(failed)?;
+        let failed =
+            |errno: rustix::io::Errno| ForkRefusal::new(format!("no descriptors: {errno}"));
+        let (ours, theirs) = KeeperEnds::make().map_err(failed)?;
         rustix::net::sockopt::set_socket_passcred(&ours.socket, true).map_err(failed)?;
         let session = fork.session.clone();
         let worker =
-            self.worker.process.as_mut().ok_or_else(|| Refused::new("its worker is not up"))?;
+            self.worker.process.as_mut().ok_or_else(|| ForkRefusal::new("its worker is not up"))?;
         let sent = worker.send(ToWorker::Fork { session }, &order);
-        sent.map_err(|error| Refused::new(format!("its worker cannot be told: {error}")))?;
+        sent.map_err(|error| ForkRefusal::new(format!("its worker cannot be told: {error}")))?;
         let until = Instant::now() + FORK_WAIT;
-        Ok(Forking {
+        Ok(PendingFork {
             fork,
             launch: twin.launch,
             until,
@@ -150,7 +151,9 @@ impl Keeper {
         match (theirs, self.worker.process.as_mut()) {
             (Some(theirs), Some(worker)) => {
                 if let Err(errno) = worker.hand_over(&theirs) {
-                    self.fork_failed(Refused::new(format!("descriptors were not passed: {errno}")));
+                    self.fork_failed(ForkRefusal::new(format!(
+                        "descriptors were not passed: {errno}"
+                    )));
                 }
             }
             // It asks for what nobody offered.
@@ -166,15 +169,16 @@ impl Keeper {
         if !ok {
             let code = if limit { ErrorCode::ForkLimit } else { ErrorCode::ForkRefused };
             let message = bounded(&reason, REASON_BYTES_MAX);
-            return self.fork_failed(Refused { code, message });
+            return self.fork_failed(ForkRefusal { code, message });
         }
         if forking.twin_ended {
-            return self.fork_failed(Refused::new(TWIN_ENDED));
+            return self.fork_failed(ForkRefusal::new(TWIN_ENDED));
         }
         // An empty body is an empty list.
         let said = if body.is_empty() { b"[]".as_slice() } else { body };
         let Ok(mut said) = serde_json::from_slice::<Vec<NotCarried>>(said) else {
-            return self.fork_failed(Refused::new("its worker did not say what is not carried"));
+            return self
+                .fork_failed(ForkRefusal::new("its worker did not say what is not carried"));
         };
         said.truncate(NOT_CARRIED_MAX + 1);
         for one in &mut said {
@@ -195,14 +199,14 @@ impl Keeper {
                 self.finish_fork();
             }
             Err(_) if forking.said.is_none() => forking.twin_ended = true,
-            Err(_) => self.fork_failed(Refused::new(TWIN_ENDED)),
+            Err(_) => self.fork_failed(ForkRefusal::new(TWIN_ENDED)),
         }
     }
 
     /// Gives a fork up whose time is over, or whose worker is gone.
     pub(crate) fn drop_fork(&mut self, why: &str) {
         if self.family.forking.is_some() {
-            self.fork_failed(Refused::new(why));
+            self.fork_failed(ForkRefusal::new(why));
         }
     }
 
@@ -213,7 +217,7 @@ impl Keeper {
     }
 
     /// A twin that comes all the same finds its socket closed, and ends.
-    fn fork_failed(&mut self, refused: Refused) {
+    fn fork_failed(&mut self, refused: ForkRefusal) {
         if let Some(forking) = self.family.forking.take() {
             self.say_forked(forking.fork.session, refused.into());
         }
@@ -225,7 +229,7 @@ impl Keeper {
 
     /// Both have spoken: the twin gets its keeper.
     fn finish_fork(&mut self) {
-        let ready = |forking: &Forking| forking.twin.is_some() && forking.said.is_some();
+        let ready = |forking: &PendingFork| forking.twin.is_some() && forking.said.is_some();
         if !self.family.forking.as_ref().is_some_and(ready) {
             return;
         }
@@ -241,21 +245,21 @@ impl Keeper {
 
     /// Forks, if the two are apart. In the parent, what is said of the twin; in the child nothing, and
     /// everything that was the original's is closed.
-    fn start_keeper(&mut self, forking: Forking) -> Result<Option<ForkDone>, Refused> {
-        let failed = |error: std::io::Error| Refused::new(format!("no keeper for it: {error}"));
+    fn start_keeper(&mut self, forking: PendingFork) -> Result<Option<ForkDone>, ForkRefusal> {
+        let failed = |error: std::io::Error| ForkRefusal::new(format!("no keeper for it: {error}"));
         let twin = forking.twin.unwrap_or_default();
-        let part = Part::of(twin, &forking.fork.cgroups).map_err(failed)?;
+        let processes = SessionProcesses::of(twin, &forking.fork.cgroups).map_err(failed)?;
         let before = forking.before.as_ref();
-        let can_reach = check_apart(&self.family, self.worker.who(), before, &part)?;
+        let can_reach = check_apart(&self.family, self.worker.who(), before, &processes)?;
         let (listens, says) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
         match fork_keeper(&self.held).map_err(failed)? {
-            Forked::Twin(held) => {
+            KeeperFork::Twin(held) => {
                 drop(listens);
-                self.become_keeper_of_twin(held, forking, part, &says);
+                self.become_keeper_of_twin(held, forking, processes, &says);
                 Ok(None)
             }
-            Forked::Original(keeper) => {
+            KeeperFork::Original(keeper) => {
                 drop(says);
                 let listens = heard(&listens);
                 if !listens {
@@ -263,47 +267,48 @@ impl Keeper {
                     keeper.kill();
                 }
                 let session = forking.fork.session.clone();
-                self.family.add(session, keeper, part);
-                let before = forking.before.as_ref().map(Before::processes).unwrap_or_default();
+                self.family.add(session, keeper, processes);
+                let before =
+                    forking.before.as_ref().map(ThreadSnapshot::processes).unwrap_or_default();
                 if let Some(who) = self.worker.who() {
-                    self.family.claim_first(who, &self.cgroups(), &before);
+                    self.family.narrow_scope(who, &self.cgroups(), &before);
                 }
-                if let Some(own) = self.family.own.part() {
+                if let Some(own) = self.family.scope.subset() {
                     own.forget(twin);
                 }
                 if listens {
                     let not_carried = forking.said.unwrap_or_default();
                     return Ok(Some(ForkDone { not_carried, can_reach }));
                 }
-                Err(Refused::new("its keeper could not listen"))
+                Err(ForkRefusal::new("its keeper could not listen"))
             }
         }
     }
 
     fn become_keeper_of_twin(
         &mut self,
-        held: windlass_procs::Held,
-        forking: Forking,
-        part: Part,
+        held: windlass_procs::HeldTree,
+        forking: PendingFork,
+        processes: SessionProcesses,
         says: &OwnedFd,
     ) {
-        let Forking { fork, launch, ours, .. } = forking;
+        let PendingFork { fork, launch, ours, .. } = forking;
         let confinement = self.worker.confinement.take().map(of_twin);
         let inits = self.worker.init();
         let Ok(listener) = listen(&fork.socket) else { give_up() };
         let Ok(signals) = Signals::take(held.hold()) else { give_up() };
-        let Ok(joining) = part.join() else { give_up() };
+        let Ok(joining) = processes.join() else { give_up() };
         // Closes all that is the original's: its node, its worker, its listener.
         *self = Self::new(listener, held, signals);
-        let worker = Worker::of_twin(part.root(), inits, joining, ours);
+        let worker = Worker::of_twin(processes.root(), inits, joining, ours);
         let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
-        self.worker.watch = Watch::of(&launch);
+        self.worker.watch = LimitWatch::of(&launch);
         self.launch = Some(launch);
         self.worker.process = Some(worker);
-        self.apply(Event::Started { until });
-        self.family.own = Own::Twin(part);
+        self.apply(StageEvent::Started { until });
+        self.family.scope = ProcessScope::TwinWorker(processes);
         self.family.inits.extend(inits);
-        self.family.foreign = inits;
+        self.family.foreign_init = inits;
         self.worker.confinement.clone_from(&confinement);
         if let Some(confinement) = confinement {
             self.node.tell(None, EventKind::Confined(confinement), Bytes::new());
@@ -313,23 +318,24 @@ impl Keeper {
 }
 
 /// What a twin is made by.
-struct Twin {
+struct TwinSpec {
     /// What the worker is told of where the two work and what keeps them apart.
     order: TwinOrder,
     launch: Box<Launch>,
 }
 
-impl Twin {
-    fn of(original: &Launch, fork: &Fork) -> Result<Self, Refused> {
+impl TwinSpec {
+    fn of(original: &Launch, fork: &Fork) -> Result<Self, ForkRefusal> {
         let first = original.family.as_deref();
-        let first = first.ok_or_else(|| Refused::new("it was started without a room for twins"))?;
+        let first =
+            first.ok_or_else(|| ForkRefusal::new("it was started without a room for twins"))?;
         let mut plan: Plan = serde_json::from_str(&original.plan)
-            .map_err(|error| Refused::new(format!("its plan is none: {error}")))?;
+            .map_err(|error| ForkRefusal::new(format!("its plan is none: {error}")))?;
         let enforced = |report: &ControlReport| {
             report.control == Control::Protected && report.state == ControlState::Enforced
         };
         if plan.required.contains(&Control::Protected) && plan.controls.iter().any(enforced) {
-            return Err(Refused::new(
+            return Err(ForkRefusal::new(
                 "its policy requires that names in the workspace are protected, and in a copy they \
                  are not",
             ));
@@ -337,13 +343,14 @@ impl Twin {
         // The node gives it without links.
         let workspace = original.cwd.clone();
         let places = Places { workspace: &workspace, family: first, room: &fork.room };
-        let layers = apart(&plan, places).map_err(|error| Refused::new(error.to_string()))?;
+        let layers = apart(&plan, places).map_err(|error| ForkRefusal::new(error.to_string()))?;
         let (theirs, twin) = match layers {
             None => (None, None),
             Some(Apart { original, twin }) => (Some(original), Some(twin)),
         };
         // A path that is not UTF-8, for one.
-        let no_text = |error: serde_json::Error| Refused::new(format!("no text for it: {error}"));
+        let no_text =
+            |error: serde_json::Error| ForkRefusal::new(format!("no text for it: {error}"));
         let text = |ruleset| serde_json::to_string(&ruleset).map_err(no_text);
         let copy = family::workspace(&fork.room);
         let (theirs, twin) = (theirs.map(text).transpose()?, twin.map(text).transpose()?);
@@ -366,18 +373,18 @@ impl Twin {
         Ok(Self { order, launch })
     }
 
-    fn order_bytes(&self) -> Result<Bytes, Refused> {
+    fn order_bytes(&self) -> Result<Bytes, ForkRefusal> {
         let order = serde_json::to_vec(&self.order)
-            .map_err(|error| Refused::new(format!("no text for it: {error}")))?;
+            .map_err(|error| ForkRefusal::new(format!("no text for it: {error}")))?;
         if order.len() > CHUNK_BYTES_MAX {
-            return Err(Refused::new("its confinement has more rules than a fork can pass on"));
+            return Err(ForkRefusal::new("its confinement has more rules than a fork can pass on"));
         }
         Ok(order.into())
     }
 }
 
-impl From<Refused> for ForkEnd {
-    fn from(Refused { code, message }: Refused) -> Self {
+impl From<ForkRefusal> for ForkEnd {
+    fn from(ForkRefusal { code, message }: ForkRefusal) -> Self {
         Self::Refused { code, message }
     }
 }

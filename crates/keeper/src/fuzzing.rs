@@ -12,16 +12,16 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
-use windlass_procs::Held;
+use windlass_procs::HeldTree;
 use windlass_protocol::link::{FromKeeper, Hold};
 use windlass_protocol::worker::FromWorker;
 use windlass_protocol::{LinkSeq, TurnNo, frame};
 
 use crate::keeper::Keeper;
-use crate::nursery::mail::{Mail, Received};
+use crate::nursery::socket::{NurserySocket, Received};
 use crate::signals::Signals;
-use crate::stage::Stage;
-use crate::worker::{Lines, Worker};
+use crate::stage::WorkerStage;
+use crate::worker::{KeeperEnds, Worker};
 
 /// More than the kernel ever gives to a process.
 const NOBODY: u32 = 0x3fff_ffff;
@@ -81,15 +81,15 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
 
 /// A keeper whose worker is this socket.
 fn keeper() -> Option<(Keeper, OwnedFd)> {
-    let (lines, theirs) = Lines::make().ok()?;
+    let (lines, theirs) = KeeperEnds::make().ok()?;
     let signals = Signals::take(Hold::Subreaper).ok()?;
     // Whoever runs this must be able to stop it.
     let _ = SigSet::all().thread_unblock();
     let listener = std::fs::File::open("/dev/null").ok()?;
-    let mut keeper = Keeper::new(listener.into(), Held::of_nothing(), signals);
+    let mut keeper = Keeper::new(listener.into(), HeldTree::empty(), signals);
     let worker = Worker::of_twin(NOBODY, None, None, lines);
     keeper.worker.process = Some(worker);
-    keeper.stage = Stage::Starting { until: Instant::now() + FOREVER };
+    keeper.stage = WorkerStage::Starting { until: Instant::now() + FOREVER };
     rustix::io::ioctl_fionbio(&theirs.socket, true).ok()?;
     Some((keeper, theirs.socket))
 }
@@ -107,8 +107,8 @@ pub fn nursery_message(message: &[u8], file: Option<&OwnedFd>) -> Option<usize> 
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     sendmsg(&theirs, &[IoSlice::new(message)], &mut rights, flags).ok()?;
-    match Mail::new(ours).receive().ok()? {
+    match NurserySocket::new(ours).receive().ok()? {
         Received::Nothing | Received::Closed => None,
-        Received::Asked { descriptors, .. } => Some(descriptors.len()),
+        Received::Request { descriptors, .. } => Some(descriptors.len()),
     }
 }

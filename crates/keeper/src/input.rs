@@ -8,41 +8,41 @@ use windlass_protocol::limits::INPUT_BYTES_MAX;
 
 /// One message of input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct InputMessage {
     pub bytes: Bytes,
     pub eof: bool,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct HeldInput {
-    given: VecDeque<Given>,
+pub(crate) struct InputQueue {
+    messages: VecDeque<InputMessage>,
     bytes: usize,
     /// The code has asked and has no answer.
-    asked: bool,
+    waiting: bool,
 }
 
-impl HeldInput {
+impl InputQueue {
     /// Input came; what is past the limit is dropped, which the node prevents by refusing it.
-    pub fn give(&mut self, given: Given) {
-        if self.bytes + given.bytes.len() <= INPUT_BYTES_MAX {
-            self.bytes += given.bytes.len();
-            self.given.push_back(given);
+    pub fn give(&mut self, message: InputMessage) {
+        if self.bytes + message.bytes.len() <= INPUT_BYTES_MAX {
+            self.bytes += message.bytes.len();
+            self.messages.push_back(message);
         }
     }
 
-    pub fn ask(&mut self) {
-        self.asked = true;
+    pub fn wait(&mut self) {
+        self.waiting = true;
     }
 
     /// The answer to an open wait, if there is both.
-    pub fn answer(&mut self) -> Option<Given> {
-        if !self.asked {
+    pub fn answer(&mut self) -> Option<InputMessage> {
+        if !self.waiting {
             return None;
         }
-        let given = self.given.pop_front()?;
-        self.bytes -= given.bytes.len();
-        self.asked = false;
-        Some(given)
+        let message = self.messages.pop_front()?;
+        self.bytes -= message.bytes.len();
+        self.waiting = false;
+        Some(message)
     }
 
     pub fn clear(&mut self) {
@@ -54,29 +54,29 @@ impl HeldInput {
 mod tests {
     use super::*;
 
-    fn given(text: &'static str) -> Given {
-        Given { bytes: Bytes::from_static(text.as_bytes()), eof: false }
+    fn message(text: &'static str) -> InputMessage {
+        InputMessage { bytes: Bytes::from_static(text.as_bytes()), eof: false }
     }
 
     #[test]
     fn early_answers_stay_apart_and_wait_for_their_question() {
-        let mut input = HeldInput::default();
-        input.give(given("a\n"));
-        input.give(given("b\n"));
+        let mut input = InputQueue::default();
+        input.give(message("a\n"));
+        input.give(message("b\n"));
         assert_eq!(input.answer(), None);
-        input.ask();
-        assert_eq!(input.answer(), Some(given("a\n")));
+        input.wait();
+        assert_eq!(input.answer(), Some(message("a\n")));
         assert_eq!(input.answer(), None);
-        input.ask();
-        assert_eq!(input.answer(), Some(given("b\n")));
+        input.wait();
+        assert_eq!(input.answer(), Some(message("b\n")));
     }
 
     #[test]
     fn nothing_is_left_for_the_next_turn() {
-        let mut input = HeldInput::default();
-        input.give(given("left"));
+        let mut input = InputQueue::default();
+        input.give(message("left"));
         input.clear();
-        input.ask();
+        input.wait();
         assert_eq!(input.answer(), None);
     }
 }

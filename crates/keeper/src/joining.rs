@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use windlass_procs::process_file;
 
 use crate::family::Family;
-use crate::watch::Processes;
-use crate::worker::SaidReady;
+use crate::watch::ProcessList;
+use crate::worker::ReadyMessage;
 use crate::worker_side::WorkerSide;
 
 /// Rounds of looking for what was started before the worker was in. Each process that a round moves
@@ -22,11 +22,11 @@ const PF_EXITING: u64 = 0x4;
 
 /// How far a worker's move into its cgroups is.
 #[derive(Debug)]
-pub(crate) enum Joining {
+pub(crate) enum CgroupJoin {
     /// Nothing new, or not all is done.
-    GoesOn,
+    Pending,
     /// The worker is in, with all that it may have started. If it was ready before, this is its word.
-    Done(Option<SaidReady>),
+    Done(Option<ReadyMessage>),
     Failed,
 }
 
@@ -37,24 +37,24 @@ impl WorkerSide {
         ended: &[(u32, String)],
         groups: &[PathBuf],
         family: &Family,
-    ) -> Joining {
-        let Some(worker) = &mut self.process else { return Joining::GoesOn };
+    ) -> CgroupJoin {
+        let Some(worker) = &mut self.process else { return CgroupJoin::Pending };
         let (movers, _): (Vec<_>, Vec<_>) =
             ended.iter().partition(|(pid, _)| worker.joining.contains(pid));
         if movers.is_empty() {
-            return Joining::GoesOn;
+            return CgroupJoin::Pending;
         }
         worker.joining.retain(|joining| !movers.iter().any(|(pid, _)| pid == joining));
         let moved = movers.iter().all(|(_, how)| how == "exit code 0");
         if moved && !worker.joining.is_empty() {
-            return Joining::GoesOn;
+            return CgroupJoin::Pending;
         }
         let ready = worker.said_ready.take();
-        let below = || match family.own.part() {
-            None => Processes::below_this().numbers().collect(),
-            Some(part) => part.below_root(),
+        let below = || match family.scope.subset() {
+            None => ProcessList::below_this().numbers().collect(),
+            Some(processes) => processes.below_root(),
         };
-        if moved && gather(groups, below) { Joining::Done(ready) } else { Joining::Failed }
+        if moved && gather(groups, below) { CgroupJoin::Done(ready) } else { CgroupJoin::Failed }
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_procs::{Held, memory, reap_all};
+use windlass_procs::{HeldTree, memory, reap_all};
 use windlass_protocol::event::{EventKind, StartedBy};
 use windlass_protocol::limits::REASON_BYTES_MAX;
 use windlass_protocol::link::Launch;
@@ -17,16 +17,16 @@ use windlass_protocol::{Epoch, TurnNo};
 use crate::complaint::complain;
 use crate::egress::Egress;
 use crate::family::Family;
-use crate::fork::Forking;
-use crate::joining::Joining;
+use crate::fork::PendingFork;
+use crate::joining::CgroupJoin;
 use crate::node_side::NodeSide;
-use crate::own::Own;
-use crate::rounds::Ready;
+use crate::process_scope::ProcessScope;
+use crate::rounds::WakeReasons;
 use crate::signals::Signals;
-use crate::stage::{Effect, Event, Left, Stage, Then};
-use crate::starting::{self, Fresh};
-use crate::watch::{self, Watch};
-use crate::worker::{Filled, SaidReady};
+use crate::stage::{AfterClear, StageEffect, StageEvent, ToReap, WorkerStage};
+use crate::starting::{self, StartedWorker};
+use crate::watch::{self, LimitWatch};
+use crate::worker::{ReadyMessage, SocketRead};
 use crate::worker_side::WorkerSide;
 
 /// Bytes read at once from the node or the protocol socket.
@@ -41,11 +41,11 @@ const FIRST_NODE_GRACE: Duration = Duration::from_secs(30);
 
 /// One session's keeper.
 pub(crate) struct Keeper {
-    pub(crate) held: Held,
+    pub(crate) held: HeldTree,
     pub(crate) signals: Signals,
     pub(crate) launch: Option<Box<Launch>>,
     pub(crate) node: NodeSide,
-    pub(crate) stage: Stage,
+    pub(crate) stage: WorkerStage,
     pub(crate) worker: WorkerSide,
     pub(crate) family: Family,
     pub(crate) scratch: Vec<u8>,
@@ -53,19 +53,19 @@ pub(crate) struct Keeper {
     settle: Option<Instant>,
 }
 
-enum Step {
+enum LoopStep {
     GoOn,
     Exit,
 }
 
 impl Keeper {
-    pub fn new(listener: OwnedFd, held: Held, signals: Signals) -> Self {
+    pub fn new(listener: OwnedFd, held: HeldTree, signals: Signals) -> Self {
         Self {
             held,
             signals,
             launch: None,
             node: NodeSide::new(listener),
-            stage: Stage::Down,
+            stage: WorkerStage::Down,
             worker: WorkerSide::default(),
             family: Family::default(),
             scratch: vec![0; SCRATCH_BYTES],
@@ -76,7 +76,7 @@ impl Keeper {
     pub fn run(mut self) {
         loop {
             let ready = self.wait();
-            if let Step::Exit = self.serve(&ready) {
+            if let LoopStep::Exit = self.serve(&ready) {
                 break;
             }
             if self.node.flush().is_err() {
@@ -84,20 +84,20 @@ impl Keeper {
                 self.end_if_broken();
             }
         }
-        self.held.let_go();
+        self.held.release();
         // What no node has spoken to may have been replaced at its path.
         if self.node.link.epoch() > Epoch(0) || self.worker.pooled.is_some() {
             self.remove_socket();
         }
     }
 
-    fn serve(&mut self, ready: &Ready) -> Step {
+    fn serve(&mut self, ready: &WakeReasons) -> LoopStep {
         if ready.signals {
             let heard = self.signals.hear();
             if heard.stop {
                 self.family.stopped = true;
                 self.family.end_all();
-                self.clear(Then::Exit);
+                self.clear(AfterClear::Exit);
             }
             if heard.child {
                 self.reap();
@@ -132,54 +132,54 @@ impl Keeper {
         self.pass_deadlines();
         self.end_if_broken();
         match self.stage {
-            Stage::Clearing { then: Then::Exit, .. } if self.cleared() => {
+            WorkerStage::Clearing { then: AfterClear::Exit, .. } if self.cleared() => {
                 // Nobody is left behind by a keeper that was told to stop: they end with it.
                 if self.family.stopped || self.family.is_empty() {
-                    return Step::Exit;
+                    return LoopStep::Exit;
                 }
                 self.retire();
-                Step::GoOn
+                LoopStep::GoOn
             }
-            _ if self.family.may_leave() => Step::Exit,
-            _ => Step::GoOn,
+            _ if self.family.may_leave() => LoopStep::Exit,
+            _ => LoopStep::GoOn,
         }
     }
 
     /// One decision about the worker process, and what follows from it.
-    pub(crate) fn apply(&mut self, event: Event) {
+    pub(crate) fn apply(&mut self, event: StageEvent) {
         self.apply_told(event, None);
     }
 
     /// The same. `ended` is what the node is told of a worker's end, where it is told.
-    fn apply_told(&mut self, event: Event, mut ended: Option<(Option<TurnNo>, EventKind)>) {
+    fn apply_told(&mut self, event: StageEvent, mut ended: Option<(Option<TurnNo>, EventKind)>) {
         let (stage, effects) = self.stage.step(event);
         self.stage = stage;
         for effect in effects {
             match effect {
-                Effect::TellReady => self.tell_ready(),
-                Effect::TellLate => {
+                StageEffect::TellReady => self.tell_ready(),
+                StageEffect::TellLate => {
                     self.node.note(b"windlass: the worker did not say worker_ready in time\n");
                 }
-                Effect::TellEnded => {
+                StageEffect::TellEnded => {
                     if let Some((turn, kind)) = ended.take() {
                         self.node.tell(turn, kind, Bytes::new());
                     }
                 }
-                Effect::AskToFinish { until } => self.ask_to_finish(until),
-                Effect::Kill => {
+                StageEffect::AskToFinish { until } => self.ask_to_finish(until),
+                StageEffect::Kill => {
                     self.drop_fork("its worker was ended");
-                    self.family.kill_own(&self.held);
+                    self.family.kill_session(&self.held);
                     self.reap();
                 }
-                Effect::KillOrphans => self.family.kill_own(&self.held),
-                Effect::Start => self.start_worker(),
+                StageEffect::KillOrphans => self.family.kill_session(&self.held),
+                StageEffect::Start => self.start_worker(),
             }
         }
     }
 
     /// Kills everything below; `then` follows once it is reaped.
-    pub(crate) fn clear(&mut self, then: Then) {
-        self.apply(Event::ClearAsked { then });
+    pub(crate) fn clear(&mut self, then: AfterClear) {
+        self.apply(StageEvent::ClearAsked { then });
     }
 
     /// Ends the session if an event could not be told, or the worker not be sent a message.
@@ -197,7 +197,7 @@ impl Keeper {
         if let Err(error) = told {
             complain!("keeper: the end of the session cannot be told: {error}");
         }
-        self.clear(Then::StayDown);
+        self.clear(AfterClear::StayDown);
     }
 
     /// The session's cgroups.
@@ -210,8 +210,8 @@ impl Keeper {
         let Some(launch) = &self.launch else { return };
         let (hold, pooled) = (self.held.hold(), self.worker.pooled.take());
         let (room, zygote) = (self.family.room.as_deref(), self.worker.zygote.take());
-        match self.held.around(|| starting::start(launch, room, hold, pooled, zygote)) {
-            Ok(Fresh { mut worker, confinement, listener }) => {
+        match self.held.start_held(|| starting::start(launch, room, hold, pooled, zygote)) {
+            Ok(StartedWorker { mut worker, confinement, listener }) => {
                 if worker.start != StartedBy::Exec {
                     // A forked worker is already warm, so metering starts now.
                     worker.meter.begin();
@@ -223,15 +223,15 @@ impl Keeper {
                 });
                 let (pid, init) = (worker.pid, worker.init);
                 self.worker.process = Some(worker);
-                self.apply(Event::Started { until });
-                self.family.claim_own(pid, init, &self.cgroups());
+                self.apply(StageEvent::Started { until });
+                self.family.scope_new_worker(pid, init, &self.cgroups());
                 self.worker.confinement = Some(confinement.clone());
                 self.node.tell(None, EventKind::Confined(confinement), Bytes::new());
             }
             Err(error) => {
                 let program = launch.argv.first().map_or("", String::as_str);
                 let cause = bounded(&format!("cannot start {program}: {error}"), REASON_BYTES_MAX);
-                self.apply(Event::NotStarted);
+                self.apply(StageEvent::NotStarted);
                 let ended = EventKind::WorkerEnded { cause, limit: None, replaced: false };
                 self.node.tell(None, ended, Bytes::new());
             }
@@ -239,23 +239,24 @@ impl Keeper {
     }
 
     /// The worker said that it can take turns. It gets none before it is in its cgroups.
-    pub(crate) fn worker_is_ready(&mut self, ready: SaidReady) {
-        if let (Stage::Starting { .. }, Some(worker)) = (self.stage, &mut self.worker.process) {
+    pub(crate) fn worker_is_ready(&mut self, ready: ReadyMessage) {
+        if let (WorkerStage::Starting { .. }, Some(worker)) = (self.stage, &mut self.worker.process)
+        {
             let is_joining = !worker.joining.is_empty();
             worker.said_ready = Some(ready);
             if !is_joining {
-                self.apply(Event::Ready);
+                self.apply(StageEvent::Ready);
             }
         }
     }
 
     fn tell_ready(&mut self) {
         let Some(worker) = &mut self.worker.process else { return };
-        let Some(SaidReady { worker: name, capabilities }) = worker.said_ready.take() else {
+        let Some(ReadyMessage { worker: name, capabilities }) = worker.said_ready.take() else {
             return;
         };
         worker.forks = capabilities.iter().any(|capability| capability == FORKS);
-        self.worker.watch.quicken(worker.pid, watch::Worker::Fresh);
+        self.worker.watch.quicken(worker.pid, watch::WorkerAge::New);
         let (pid, start, restarts) = (worker.pid, worker.start, self.worker.restarts);
         let capabilities = Some(capabilities);
         let ready = EventKind::WorkerReady { worker: name, pid, restarts, start, capabilities };
@@ -267,13 +268,13 @@ impl Keeper {
     pub(crate) fn finish(&mut self, grace: Duration) {
         let may_finish = !grace.is_zero() && self.family.forking.is_none();
         let until = may_finish.then(|| Instant::now() + grace);
-        self.apply(Event::FinishAsked { until });
+        self.apply(StageEvent::FinishAsked { until });
     }
 
     fn ask_to_finish(&mut self, until: Instant) {
         // Whose children they are cannot be told once the worker has ended.
-        if let Some(part) = self.family.own.part() {
-            part.members();
+        if let Some(processes) = self.family.scope.subset() {
+            processes.members();
         }
         let grace = until.saturating_duration_since(Instant::now());
         let grace_ms = u64::try_from(grace.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
@@ -284,7 +285,7 @@ impl Keeper {
     }
 
     fn cleared(&self) -> bool {
-        matches!(self.stage, Stage::Clearing { left: Left::Others, .. })
+        matches!(self.stage, WorkerStage::Clearing { left: ToReap::Others, .. })
             && self.family.none_left(reap_all().none_left)
     }
 
@@ -292,14 +293,14 @@ impl Keeper {
         let reaped = reap_all();
         self.note_joined(&reaped.ended);
         self.note_pooled(&reaped.ended);
-        self.family.note_twins(self.worker.init());
+        self.family.check_twin_keepers(self.worker.init());
         let pid = self.worker.who().map(|(pid, _)| pid);
         if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
             self.worker_ended(how.clone());
         }
-        if matches!(self.stage, Stage::Clearing { left: Left::Others, .. }) {
+        if matches!(self.stage, WorkerStage::Clearing { left: ToReap::Others, .. }) {
             let none_left = self.family.none_left(reaped.none_left);
-            self.apply(if none_left { Event::NoneLeft } else { Event::OthersLeft });
+            self.apply(if none_left { StageEvent::NoneLeft } else { StageEvent::OthersLeft });
         }
     }
 
@@ -307,13 +308,13 @@ impl Keeper {
     fn note_joined(&mut self, ended: &[(u32, String)]) {
         let groups = self.cgroups();
         match self.worker.note_joined(ended, &groups, &self.family) {
-            Joining::GoesOn | Joining::Done(None) => {}
-            Joining::Done(Some(ready)) => self.worker_is_ready(ready),
-            Joining::Failed => {
-                if let Stage::Starting { .. } = self.stage {
+            CgroupJoin::Pending | CgroupJoin::Done(None) => {}
+            CgroupJoin::Done(Some(ready)) => self.worker_is_ready(ready),
+            CgroupJoin::Failed => {
+                if let WorkerStage::Starting { .. } = self.stage {
                     let line = b"windlass: the worker could not be moved into its cgroups\n";
                     self.node.note(line);
-                    self.clear(Then::StayDown);
+                    self.clear(AfterClear::StayDown);
                 }
             }
         }
@@ -323,31 +324,32 @@ impl Keeper {
     pub(crate) fn worker_ended(&mut self, how: String) {
         self.drop_fork("its worker has ended");
         if !self.stage.is_clearing() {
-            while self.fill_from_worker() == Filled::Some {}
+            while self.fill_from_worker() == SocketRead::Data {}
         }
         self.worker.drain_pipes(&mut self.node);
         let (limit, untold) = self.worker.limit_of_end(&how);
         if let Some(reached) = untold {
             self.node.tell(self.worker.running.turn(), reached, Bytes::new());
         }
-        let replaced = matches!(self.stage, Stage::Clearing { then: Then::StartAfresh, .. });
+        let replaced =
+            matches!(self.stage, WorkerStage::Clearing { then: AfterClear::StartAfresh, .. });
         let ended = EventKind::WorkerEnded { cause: how, limit, replaced };
         // The next node must know on which worker a turn ran, should the node before it die untold.
         let turn = self.worker.running.turn().filter(|_| replaced);
         self.worker.process = None;
         self.worker.running.end();
-        self.apply_told(Event::WorkerEnded, Some((turn, ended)));
+        self.apply_told(StageEvent::WorkerEnded, Some((turn, ended)));
     }
 
     fn pass_deadlines(&mut self) {
         let now = Instant::now();
-        self.apply(Event::TimePassed { now });
+        self.apply(StageEvent::TimePassed { now });
         if self.node.alone_since.is_some_and(|since| now >= since + self.node_grace()) {
-            self.clear(Then::Exit);
+            self.clear(AfterClear::Exit);
         }
         if self.settle.is_some_and(|at| now >= at) {
             self.settle = None;
-            memory::give_back();
+            memory::trim_heap();
         }
         self.pass_fork_deadline(now);
         self.worker.nudge(now);
@@ -365,12 +367,12 @@ impl Keeper {
 
     /// The nearest moment at which something must be done without a descriptor's word.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let exiting = matches!(self.stage, Stage::Clearing { then: Then::Exit, .. });
+        let exiting = matches!(self.stage, WorkerStage::Clearing { then: AfterClear::Exit, .. });
         let alone =
             self.node.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
         let turn = self.worker.running.next_nudge();
         let turn = turn.into_iter().chain(self.worker.watch.next_look());
-        let fork = self.family.forking.as_ref().map(Forking::until);
+        let fork = self.family.forking.as_ref().map(PendingFork::until);
         self.stage.due().into_iter().chain(alone).chain(turn).chain(fork).chain(self.settle).min()
     }
 
@@ -398,8 +400,8 @@ impl Keeper {
         self.family.inherit(self.worker.egress.take());
         self.remove_socket();
         self.node.retire();
-        self.stage = Stage::Down;
-        self.family.own = Own::Everything;
-        self.worker.watch = Watch::default();
+        self.stage = WorkerStage::Down;
+        self.family.scope = ProcessScope::AllBelow;
+        self.worker.watch = LimitWatch::default();
     }
 }

@@ -27,7 +27,7 @@ mod joining;
 mod keeper;
 mod node_side;
 mod nursery;
-mod own;
+mod process_scope;
 mod rounds;
 mod server;
 mod signals;
@@ -46,62 +46,62 @@ use complaint::complain;
 pub use nursery::run_nursery;
 use rustix::stdio;
 pub use server::run_server;
-pub use windlass_procs::Wanted;
+pub use windlass_procs::HoldMode;
 use windlass_procs::hold;
-use windlass_procs::pace::{Pace, Whom, set_pace};
+use windlass_procs::sched_slice::{SchedSlice, SliceTarget, set_slice};
 
 /// What tools that list processes call a keeper.
 const NAME: &std::ffi::CStr = c"windlass-keeper";
 
 /// Runs the keeper whose listening socket is standard input. Errors go to standard error, which
 /// the node has pointed at its log.
-pub fn run(wanted: Wanted) -> ExitCode {
-    match keep(wanted) {
-        Kept::ToItsEnd => ExitCode::SUCCESS,
-        Kept::NotBegun => ExitCode::FAILURE,
+pub fn run(mode: HoldMode) -> ExitCode {
+    match keep(mode) {
+        KeeperExit::Done => ExitCode::SUCCESS,
+        KeeperExit::NotStarted => ExitCode::FAILURE,
     }
 }
 
 /// How a keeper went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
-    ToItsEnd,
-    NotBegun,
+enum KeeperExit {
+    Done,
+    NotStarted,
 }
 
-fn keep(wanted: Wanted) -> Kept {
+fn keep(mode: HoldMode) -> KeeperExit {
     // Its guard and whatever else it forks are called so, too; only looks depend on it.
     let _ = rustix::thread::set_name(NAME);
-    match start(wanted) {
-        Ok(()) => Kept::ToItsEnd,
+    match start(mode) {
+        Ok(()) => KeeperExit::Done,
         Err(error) => {
             complain!("keeper: {error}");
-            Kept::NotBegun
+            KeeperExit::NotStarted
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-enum StartError {
+enum KeeperStartError {
     #[error("the process tree cannot be held: {0}")]
     Hold(#[from] windlass_procs::HoldError),
     #[error("{act}: {cause}")]
     Setup { act: &'static str, cause: std::io::Error },
 }
 
-fn start(wanted: Wanted) -> Result<(), StartError> {
+fn start(mode: HoldMode) -> Result<(), KeeperStartError> {
     let setup =
-        |act| move |errno: rustix::io::Errno| StartError::Setup { act, cause: errno.into() };
+        |act| move |errno: rustix::io::Errno| KeeperStartError::Setup { act, cause: errno.into() };
     // A session of its own: no terminal's hang-up or Ctrl-C reaches it.
     rustix::process::setsid().map_err(setup("start a process session"))?;
-    let listener = take_listener().map_err(|cause| StartError::Setup {
+    let listener = take_listener().map_err(|cause| KeeperStartError::Setup {
         act: "take the listening socket from standard input",
         cause,
     })?;
-    let held = hold::enter(wanted)?;
-    set_pace(Whom::This, Pace::Prompt);
+    let held = hold::enter(mode)?;
+    set_slice(SliceTarget::CurrentThread, SchedSlice::Short);
     let signals = signals::Signals::take(held.hold())
-        .map_err(|errno| StartError::Setup { act: "take signals", cause: errno.into() })?;
+        .map_err(|errno| KeeperStartError::Setup { act: "take signals", cause: errno.into() })?;
     keeper::Keeper::new(listener, held, signals).run();
     Ok(())
 }

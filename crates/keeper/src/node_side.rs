@@ -13,7 +13,7 @@ use windlass_protocol::link::{FromKeeper, RefuseReason};
 use windlass_protocol::{Stream, TurnNo};
 
 use crate::complaint::complain;
-use crate::connection::{Connection, Gone};
+use crate::connection::{ConnectionLost, NodeConnection};
 
 /// Connections that may wait to say who they are; the oldest goes when one more comes.
 const CALLERS_MAX: usize = 4;
@@ -26,9 +26,9 @@ pub(crate) struct NodeSide {
     pub listener: Option<OwnedFd>,
     pub link: KeeperHalf,
     /// The node that is heard.
-    pub connection: Option<Connection>,
+    pub connection: Option<NodeConnection>,
     /// Connections that have not said who they are.
-    pub callers: Vec<Connection>,
+    pub callers: Vec<NodeConnection>,
     /// Since when no node is heard; the keeper ends itself after the grace.
     pub alone_since: Option<Instant>,
     /// Turns whose failure a node without room for its journal has told to clients.
@@ -83,7 +83,7 @@ impl NodeSide {
     }
 
     /// This node is heard from now on. The former node's connection closes: it is fenced.
-    pub fn hear(&mut self, node: Connection) {
+    pub fn hear(&mut self, node: NodeConnection) {
         self.connection = Some(node);
         self.alone_since = None;
     }
@@ -94,7 +94,7 @@ impl NodeSide {
     }
 
     /// Writes what is held for the node, as much as there is room for.
-    pub fn flush(&mut self) -> Result<(), Gone> {
+    pub fn flush(&mut self) -> Result<(), ConnectionLost> {
         match &mut self.connection {
             Some(node) => node.flush(&self.link),
             None => Ok(()),
@@ -109,11 +109,11 @@ impl NodeSide {
             if self.callers.len() == CALLERS_MAX {
                 self.callers.remove(0);
             }
-            self.callers.push(Connection::new(socket));
+            self.callers.push(NodeConnection::new(socket));
         }
     }
 
-    pub fn refuse(&self, mut caller: Connection, reason: RefuseReason) {
+    pub fn refuse(&self, mut caller: NodeConnection, reason: RefuseReason) {
         if let Err(error) = caller.say(&FromKeeper::Refused { epoch: self.link.epoch(), reason }) {
             complain!("keeper: a refusal cannot be said: {error}");
         }

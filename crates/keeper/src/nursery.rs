@@ -5,7 +5,7 @@
 //! other program, so whatever this process has touched is shared by all of them, and what it has
 //! open is closed in each.
 
-pub(crate) mod mail;
+pub(crate) mod socket;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -17,25 +17,25 @@ use std::process::{Command, ExitCode};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use rustix::stdio;
-use windlass_procs::nursery::{Forked, fork_child, keep_rights_over_exec, own_user_namespace};
-use windlass_procs::{Wanted, reap_all};
+use windlass_procs::nursery::{ForkedChild, fork_child, keep_rights_over_exec, own_user_namespace};
+use windlass_procs::{HoldMode, reap_all};
 use windlass_protocol::link::Hold;
 use windlass_protocol::nursery::{FromNursery, ToNursery};
 
-use self::mail::{Mail, Received};
+use self::socket::{NurserySocket, Received};
 use crate::complaint::complain;
 use crate::signals::Signals;
-use crate::{Kept, keep};
+use crate::{KeeperExit, keep};
 
 /// How a keeper's first process exits when all went well.
-const WELL: &str = "exit code 0";
+const EXIT_OK: &str = "exit code 0";
 
 /// The exit code of a zygote whose program cannot be run.
 const NO_PROGRAM: i32 = 127;
 
 /// Why there is no nursery.
 #[derive(Debug, thiserror::Error)]
-enum NurseryError {
+enum NurseryServerError {
     #[error("cannot {act}: {cause}")]
     Setup { act: &'static str, cause: io::Error },
     #[error("the node cannot be heard: {0}")]
@@ -46,7 +46,7 @@ enum NurseryError {
 
 /// Runs the nursery whose socket is standard input, until the node closes it.
 pub fn run_nursery() -> ExitCode {
-    match Nursery::new().and_then(Nursery::serve) {
+    match NurseryServer::new().and_then(NurseryServer::serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain!("nursery: {error}");
@@ -55,12 +55,12 @@ pub fn run_nursery() -> ExitCode {
     }
 }
 
-struct Nursery {
-    node: Mail,
+struct NurseryServer {
+    node: NurserySocket,
     signals: Signals,
     rights: Rights,
     /// By process id, what is to be said of its end. No more than the node has asked for.
-    children: HashMap<u32, Child>,
+    children: HashMap<u32, NurseryChild>,
 }
 
 /// Whose rights children need to make namespaces.
@@ -73,20 +73,20 @@ enum Rights {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Child {
+struct NurseryChild {
     id: u64,
-    kind: Kind,
+    kind: ChildKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ChildKind {
     Keeper,
     Zygote,
 }
 
-impl Nursery {
-    fn new() -> Result<Self, NurseryError> {
-        let setup = |act| move |cause: io::Error| NurseryError::Setup { act, cause };
+impl NurseryServer {
+    fn new() -> Result<Self, NurseryServerError> {
+        let setup = |act| move |cause: io::Error| NurseryServerError::Setup { act, cause };
         // No terminal's hang-up or Ctrl-C reaches it. It fails where we lead a session already.
         let _ = rustix::process::setsid();
         let socket = take_socket().map_err(setup("take the socket from standard input"))?;
@@ -97,10 +97,10 @@ impl Nursery {
         } else {
             Rights::OfOwnNamespace
         };
-        Ok(Self { node: Mail::new(socket), signals, rights, children: HashMap::new() })
+        Ok(Self { node: NurserySocket::new(socket), signals, rights, children: HashMap::new() })
     }
 
-    fn serve(mut self) -> Result<(), NurseryError> {
+    fn serve(mut self) -> Result<(), NurseryServerError> {
         loop {
             let mut asked = [
                 PollFd::from_borrowed_fd(self.node.as_fd(), PollFlags::IN),
@@ -108,7 +108,7 @@ impl Nursery {
             ];
             match poll(&mut asked, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(NurseryError::Hear(errno.into())),
+                Err(errno) => return Err(NurseryServerError::Hear(errno.into())),
             }
             let [node, signals] = asked.map(|one| !one.revents().is_empty());
             if signals {
@@ -121,42 +121,52 @@ impl Nursery {
                 }
             }
             if node {
-                match self.node.receive().map_err(NurseryError::Hear)? {
+                match self.node.receive().map_err(NurseryServerError::Hear)? {
                     Received::Nothing => {}
                     Received::Closed => return Ok(()),
-                    Received::Asked { word, descriptors } => self.answer(&word, descriptors)?,
+                    Received::Request { request, descriptors } => {
+                        self.answer(&request, descriptors)?
+                    }
                 }
             }
         }
     }
 
-    fn answer(&mut self, word: &ToNursery, given: Vec<OwnedFd>) -> Result<(), NurseryError> {
-        let id = word.id();
-        let started = self.start(word, &given);
+    fn answer(
+        &mut self,
+        request: &ToNursery,
+        given: Vec<OwnedFd>,
+    ) -> Result<(), NurseryServerError> {
+        let id = request.id();
+        let started = self.start(request, &given);
         // A listening socket that stayed open here would look alive without its keeper.
         drop(given);
         match started {
             Ok((kind, forked)) => {
-                self.children.insert(forked.pid, Child { id, kind });
+                self.children.insert(forked.pid, NurseryChild { id, kind });
                 let started = FromNursery::Started { id, pid: forked.pid };
                 self.node.say(&started, &[forked.handle.as_fd()])
             }
             Err(error) => self.node.say(&FromNursery::Failed { id, why: error.to_string() }, &[]),
         }
-        .map_err(NurseryError::Answer)
+        .map_err(NurseryServerError::Answer)
     }
 
-    fn start(&self, word: &ToNursery, given: &[OwnedFd]) -> io::Result<(Kind, Forked)> {
-        match (word, given) {
+    fn start(
+        &self,
+        request: &ToNursery,
+        given: &[OwnedFd],
+    ) -> io::Result<(ChildKind, ForkedChild)> {
+        match (request, given) {
             (ToNursery::Keeper { hold, .. }, [listener, log]) => {
-                let wanted = Wanted::parse(hold)
+                let mode = HoldMode::parse(hold)
                     .ok_or_else(|| io::Error::other("keepers do not hold in this way"))?;
                 let places = [listener.as_fd(), stdio::stdout(), log.as_fd()];
-                let forked = fork_child(&places, || match keep(wanted) {
-                    Kept::ToItsEnd => 0,
-                    Kept::NotBegun => 1,
+                let forked = fork_child(&places, || match keep(mode) {
+                    KeeperExit::Done => 0,
+                    KeeperExit::NotStarted => 1,
                 })?;
-                Ok((Kind::Keeper, forked))
+                Ok((ChildKind::Keeper, forked))
             }
             (ToNursery::Zygote { argv, env, cwd, .. }, [control, log]) => {
                 let (program, arguments) =
@@ -169,7 +179,7 @@ impl Nursery {
                 // In this order they are what `ZYGOTE_CONTROL` says.
                 let places = [stdio::stdin(), null, log.as_fd(), control.as_fd()];
                 let forked = fork_child(&places, || become_zygote(&mut command, parent, rights))?;
-                Ok((Kind::Zygote, forked))
+                Ok((ChildKind::Zygote, forked))
             }
             _ => Err(io::Error::other("the descriptors are not those that were to come with it")),
         }
@@ -177,8 +187,8 @@ impl Nursery {
 
     fn reap(&mut self) {
         for (pid, how) in reap_all().ended {
-            let Some(Child { id, kind }) = self.children.remove(&pid) else { continue };
-            if kind == Kind::Zygote || how != WELL {
+            let Some(NurseryChild { id, kind }) = self.children.remove(&pid) else { continue };
+            if kind == ChildKind::Zygote || how != EXIT_OK {
                 self.node.mention(&FromNursery::Ended { id, how });
             }
         }

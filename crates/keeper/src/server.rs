@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
-use windlass_procs::{Held, Wanted, hold, reap_all};
+use windlass_procs::{HeldTree, HoldMode, hold, reap_all};
 use windlass_protocol::held::{END_LINE, PID_LINE};
 
 use crate::signals::Signals;
@@ -41,12 +41,12 @@ enum ServerError {
 
 /// How far its end has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum HeldServerPhase {
     Running,
     /// Its input is closed; SIGTERM follows then.
     Closed(Instant),
     /// It was asked to end; SIGKILL follows then.
-    Asked(Instant),
+    Terminating(Instant),
 }
 
 /// Runs `command` with this process's standard streams, environment and directory, and returns when
@@ -66,9 +66,9 @@ fn hold_server(command: Vec<OsString>) -> Result<String, ServerError> {
     close_inherited();
     // A terminal's Ctrl-C is not for it. It fails where we lead a session already, which is as good.
     let _ = rustix::process::setsid();
-    let held = hold::enter(Wanted::Subreaper)?;
+    let held = hold::enter(HoldMode::Subreaper)?;
     let signals = Signals::take(held.hold()).map_err(|errno| ServerError::Signals(errno.into()))?;
-    let started = held.around(|| Command::new(&program).args(command).process_group(0).spawn());
+    let started = held.start_held(|| Command::new(&program).args(command).process_group(0).spawn());
     let server = started.map_err(|cause| ServerError::Spawn {
         program: program.to_string_lossy().into_owned(),
         cause,
@@ -76,7 +76,7 @@ fn hold_server(command: Vec<OsString>) -> Result<String, ServerError> {
     say(PID_LINE, &server.id().to_string());
     let end = wait(server.id(), &signals);
     end_all(&held, &signals);
-    held.let_go();
+    held.release();
     Ok(end.unwrap_or_else(|| "it was ended".to_owned()))
 }
 
@@ -94,7 +94,7 @@ fn close_inherited() {
 /// Waits until the server has ended, and sees to it once its input is closed; how it ended, unless
 /// it has to be killed.
 fn wait(server: u32, signals: &Signals) -> Option<String> {
-    let mut phase = Phase::Running;
+    let mut phase = HeldServerPhase::Running;
     loop {
         let hung_up = listen(phase, signals);
         let heard = signals.hear();
@@ -107,25 +107,25 @@ fn wait(server: u32, signals: &Signals) -> Option<String> {
         phase = match phase {
             // Our guard is gone: there is no time to lose.
             _ if heard.stop => return None,
-            Phase::Running if hung_up => Phase::Closed(now + CLOSE_GRACE),
-            Phase::Closed(until) if now >= until => {
+            HeldServerPhase::Running if hung_up => HeldServerPhase::Closed(now + CLOSE_GRACE),
+            HeldServerPhase::Closed(until) if now >= until => {
                 if let Some(group) = Pid::from_raw(server.cast_signed()) {
                     // It fails where nothing is left of the group, and then the server has ended.
                     let _ = kill_process_group(group, Signal::TERM);
                 }
-                Phase::Asked(now + TERM_GRACE)
+                HeldServerPhase::Terminating(now + TERM_GRACE)
             }
-            Phase::Asked(until) if now >= until => return None,
+            HeldServerPhase::Terminating(until) if now >= until => return None,
             same => same,
         };
     }
 }
 
 /// Waits for whatever changes the phase; whether the lifeline hangs up.
-fn listen(phase: Phase, signals: &Signals) -> bool {
+fn listen(phase: HeldServerPhase, signals: &Signals) -> bool {
     let until = match phase {
-        Phase::Running => return hangs_up(signals),
-        Phase::Closed(until) | Phase::Asked(until) => until,
+        HeldServerPhase::Running => return hangs_up(signals),
+        HeldServerPhase::Closed(until) | HeldServerPhase::Terminating(until) => until,
     };
     hear(signals, until.saturating_duration_since(Instant::now()));
     false
@@ -150,7 +150,7 @@ fn hear(signals: &Signals, patience: Duration) {
 }
 
 /// Ends whatever the server has left.
-fn end_all(held: &Held, signals: &Signals) {
+fn end_all(held: &HeldTree, signals: &Signals) {
     loop {
         held.kill_all();
         if reap_all().none_left {

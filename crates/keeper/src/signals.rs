@@ -10,7 +10,7 @@ use windlass_protocol::link::Hold;
 
 /// What signals said since the last look.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct ReceivedSignals {
     pub child: bool,
     pub stop: bool,
 }
@@ -18,16 +18,16 @@ pub(crate) struct Heard {
 #[derive(Debug)]
 pub(crate) struct Signals {
     signals: SignalFd,
-    heeded: Heeded,
+    stop_senders: StopSenders,
 }
 
 /// Who may tell the keeper to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Heeded {
-    Everybody,
+enum StopSenders {
+    Anyone,
     /// Only those outside of the keeper's pid namespace, who have no number in it: what runs below
     /// it has none of its business.
-    Outside,
+    OutsideNamespace,
 }
 
 impl Signals {
@@ -38,24 +38,24 @@ impl Signals {
         }
         set.thread_block()?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        let heeded = match hold {
-            Hold::PidNamespace => Heeded::Outside,
-            Hold::Subreaper => Heeded::Everybody,
+        let stop_senders = match hold {
+            Hold::PidNamespace => StopSenders::OutsideNamespace,
+            Hold::Subreaper => StopSenders::Anyone,
         };
-        Ok(Self { signals: SignalFd::with_flags(&set, flags)?, heeded })
+        Ok(Self { signals: SignalFd::with_flags(&set, flags)?, stop_senders })
     }
 
     /// Takes all that is pending, without blocking.
-    pub fn hear(&self) -> Heard {
-        let mut heard = Heard::default();
+    pub fn hear(&self) -> ReceivedSignals {
+        let mut received = ReceivedSignals::default();
         while let Ok(Some(signal)) = self.signals.read_signal() {
             if signal.ssi_signo == Signal::SIGCHLD as u32 {
-                heard.child = true;
-            } else if self.heeded == Heeded::Everybody || signal.ssi_pid == 0 {
-                heard.stop = true;
+                received.child = true;
+            } else if self.stop_senders == StopSenders::Anyone || signal.ssi_pid == 0 {
+                received.stop = true;
             }
         }
-        heard
+        received
     }
 }
 

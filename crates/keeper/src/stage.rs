@@ -7,7 +7,7 @@ mod tests;
 use std::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Stage {
+pub(crate) enum WorkerStage {
     /// There is no worker: before the launch, or after it ended by itself.
     #[default]
     Down,
@@ -22,14 +22,14 @@ pub(crate) enum Stage {
     },
     /// Everything below was killed and is being reaped.
     Clearing {
-        left: Left,
-        then: Then,
+        left: ToReap,
+        then: AfterClear,
     },
 }
 
 /// What is still to be reaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum ToReap {
     Worker,
     /// Processes that it has started, perhaps.
     Others,
@@ -37,14 +37,14 @@ pub(crate) enum Left {
 
 /// What follows when everything is cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum AfterClear {
     StartAfresh,
     StayDown,
     Exit,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum StageEvent {
     /// A worker was started, and must be ready by then.
     Started {
         until: Instant,
@@ -59,7 +59,7 @@ pub(crate) enum Event {
     },
     /// Everything is to be killed.
     ClearAsked {
-        then: Then,
+        then: AfterClear,
     },
     /// The worker process is reaped.
     WorkerEnded,
@@ -73,7 +73,7 @@ pub(crate) enum Event {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum StageEffect {
     /// The node is told that the worker is ready.
     TellReady,
     /// The node is told that the worker has not become ready in time.
@@ -91,76 +91,76 @@ pub(crate) enum Effect {
     Start,
 }
 
-impl Stage {
+impl WorkerStage {
     #[must_use]
-    pub fn step(self, event: Event) -> (Self, Vec<Effect>) {
+    pub fn step(self, event: StageEvent) -> (Self, Vec<StageEffect>) {
         match (self, event) {
-            (Self::Down | Self::Clearing { .. }, Event::Started { until }) => {
+            (Self::Down | Self::Clearing { .. }, StageEvent::Started { until }) => {
                 (Self::Starting { until }, vec![])
             }
-            (Self::Down | Self::Clearing { .. }, Event::NotStarted) => (Self::Down, vec![]),
-            (Self::Starting { .. }, Event::Ready) => (Self::Up, vec![Effect::TellReady]),
-            (Self::Up, Event::FinishAsked { until: Some(until) }) => {
-                (Self::Finishing { until }, vec![Effect::AskToFinish { until }])
+            (Self::Down | Self::Clearing { .. }, StageEvent::NotStarted) => (Self::Down, vec![]),
+            (Self::Starting { .. }, StageEvent::Ready) => (Self::Up, vec![StageEffect::TellReady]),
+            (Self::Up, StageEvent::FinishAsked { until: Some(until) }) => {
+                (Self::Finishing { until }, vec![StageEffect::AskToFinish { until }])
             }
             // A worker that is not up has nothing to finish.
-            (_, Event::FinishAsked { .. }) => self.clear(Then::Exit),
-            (_, Event::ClearAsked { then }) => self.clear(then),
-            (Self::Starting { until }, Event::TimePassed { now }) if now >= until => {
-                let (stage, mut effects) = self.clear(Then::StayDown);
-                effects.insert(0, Effect::TellLate);
+            (_, StageEvent::FinishAsked { .. }) => self.clear(AfterClear::Exit),
+            (_, StageEvent::ClearAsked { then }) => self.clear(then),
+            (Self::Starting { until }, StageEvent::TimePassed { now }) if now >= until => {
+                let (stage, mut effects) = self.clear(AfterClear::StayDown);
+                effects.insert(0, StageEffect::TellLate);
                 (stage, effects)
             }
-            (Self::Finishing { until }, Event::TimePassed { now }) if now >= until => {
-                self.clear(Then::Exit)
+            (Self::Finishing { until }, StageEvent::TimePassed { now }) if now >= until => {
+                self.clear(AfterClear::Exit)
             }
-            (_, Event::WorkerEnded) => self.worker_ended(),
-            (Self::Clearing { left: Left::Others, .. }, Event::OthersLeft) => {
-                (self, vec![Effect::KillOrphans])
+            (_, StageEvent::WorkerEnded) => self.worker_ended(),
+            (Self::Clearing { left: ToReap::Others, .. }, StageEvent::OthersLeft) => {
+                (self, vec![StageEffect::KillOrphans])
             }
-            (Self::Clearing { left: Left::Others, then }, Event::NoneLeft) => match then {
-                Then::StartAfresh => (self, vec![Effect::Start]),
-                Then::StayDown => (Self::Down, vec![]),
+            (Self::Clearing { left: ToReap::Others, then }, StageEvent::NoneLeft) => match then {
+                AfterClear::StartAfresh => (self, vec![StageEffect::Start]),
+                AfterClear::StayDown => (Self::Down, vec![]),
                 // The keeper leaves, or stays for its twins.
-                Then::Exit => (self, vec![]),
+                AfterClear::Exit => (self, vec![]),
             },
             // What comes too late or too early changes nothing.
             (
                 _,
-                Event::Started { .. }
-                | Event::NotStarted
-                | Event::Ready
-                | Event::TimePassed { .. }
-                | Event::OthersLeft
-                | Event::NoneLeft,
+                StageEvent::Started { .. }
+                | StageEvent::NotStarted
+                | StageEvent::Ready
+                | StageEvent::TimePassed { .. }
+                | StageEvent::OthersLeft
+                | StageEvent::NoneLeft,
             ) => (self, vec![]),
         }
     }
 
     /// Everything is killed; `then` follows, unless the keeper is about to exit already.
-    fn clear(self, then: Then) -> (Self, Vec<Effect>) {
+    fn clear(self, then: AfterClear) -> (Self, Vec<StageEffect>) {
         let (left, then) = match self {
-            Self::Down => (Left::Others, then),
-            Self::Starting { .. } | Self::Up => (Left::Worker, then),
-            Self::Finishing { .. } => (Left::Worker, Then::Exit),
-            Self::Clearing { left, then: Then::Exit } => (left, Then::Exit),
+            Self::Down => (ToReap::Others, then),
+            Self::Starting { .. } | Self::Up => (ToReap::Worker, then),
+            Self::Finishing { .. } => (ToReap::Worker, AfterClear::Exit),
+            Self::Clearing { left, then: AfterClear::Exit } => (left, AfterClear::Exit),
             Self::Clearing { left, .. } => (left, then),
         };
-        (Self::Clearing { left, then }, vec![Effect::Kill])
+        (Self::Clearing { left, then }, vec![StageEffect::Kill])
     }
 
-    fn worker_ended(self) -> (Self, Vec<Effect>) {
+    fn worker_ended(self) -> (Self, Vec<StageEffect>) {
         match self {
-            Self::Down | Self::Clearing { left: Left::Others, .. } => (self, vec![]),
-            Self::Starting { .. } | Self::Up => (Self::Down, vec![Effect::TellEnded]),
-            Self::Finishing { .. } => Self::Down.clear(Then::Exit),
-            Self::Clearing { left: Left::Worker, then } => {
+            Self::Down | Self::Clearing { left: ToReap::Others, .. } => (self, vec![]),
+            Self::Starting { .. } | Self::Up => (Self::Down, vec![StageEffect::TellEnded]),
+            Self::Finishing { .. } => Self::Down.clear(AfterClear::Exit),
+            Self::Clearing { left: ToReap::Worker, then } => {
                 let effects = match then {
-                    Then::StartAfresh | Then::StayDown => vec![Effect::TellEnded],
+                    AfterClear::StartAfresh | AfterClear::StayDown => vec![StageEffect::TellEnded],
                     // The session is over: the node does not wait for the worker's end.
-                    Then::Exit => vec![],
+                    AfterClear::Exit => vec![],
                 };
-                (Self::Clearing { left: Left::Others, then }, effects)
+                (Self::Clearing { left: ToReap::Others, then }, effects)
             }
         }
     }

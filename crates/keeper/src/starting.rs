@@ -17,23 +17,23 @@ use windlass_protocol::link::{Hold, Launch, Prepare};
 use windlass_protocol::worker::FD_VARIABLE;
 
 use crate::complaint::complain;
-use crate::watch::Watch;
-use crate::worker::{Lines, Worker, WorkerLines};
+use crate::watch::LimitWatch;
+use crate::worker::{KeeperEnds, Worker, WorkerEnds};
 
 /// What the keeper of a pooled worker is called in lists of processes.
 const POOLED_NAME: &CStr = c"windlass-wait";
 
 /// A worker that has just been started, and what came with it.
 #[derive(Debug)]
-pub(crate) struct Fresh {
+pub(crate) struct StartedWorker {
     pub worker: Worker,
     pub confinement: Confinement,
     /// Where its network ends, if it reaches out through the node's proxy.
     pub listener: Option<OwnedFd>,
 }
 
-impl Fresh {
-    fn of(started: Started, by: StartedBy, lines: Lines) -> Self {
+impl StartedWorker {
+    fn of(started: Started, by: StartedBy, lines: KeeperEnds) -> Self {
         let worker = Worker::new(&started, by, lines);
         Self { worker, confinement: started.confinement, listener: started.listener }
     }
@@ -43,10 +43,10 @@ impl Fresh {
 #[derive(Debug)]
 pub(crate) struct PooledWorker {
     worker: Waiting,
-    lines: Lines,
+    lines: KeeperEnds,
     cgroups: Vec<PathBuf>,
     /// What was measured of the cgroups.
-    watch: Watch,
+    watch: LimitWatch,
 }
 
 impl PooledWorker {
@@ -55,13 +55,13 @@ impl PooledWorker {
         prepare: &Prepare,
         zygote: Option<OwnedFd>,
         hold: Hold,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, WorkerStartError> {
         let _ = rustix::thread::set_name(POOLED_NAME);
         let shape = serde_json::from_value(prepare.shape.clone())?;
-        let zygote = zygote.ok_or(StartError::NoConnection)?;
+        let zygote = zygote.ok_or(WorkerStartError::NoConnection)?;
         let (mut worker, lines) = fork(zygote.as_fd(), shape, hold, &prepare.cgroups)?;
         let cgroups = prepare.cgroups.clone();
-        let watch = Watch::unlimited(&cgroups);
+        let watch = LimitWatch::unlimited(&cgroups);
         if let Some(plan) = &prepare.plan {
             worker.build(&serde_json::from_str(plan)?)?;
         }
@@ -88,14 +88,14 @@ impl PooledWorker {
     }
 
     /// What was measured in the pool, for a session that has the same cgroups.
-    pub fn watch_of(&mut self, launch: &Launch) -> Option<Watch> {
+    pub fn watch_of(&mut self, launch: &Launch) -> Option<LimitWatch> {
         (self.cgroups == launch.cgroups).then(|| std::mem::take(&mut self.watch))
     }
 }
 
 /// Why a worker cannot be started.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
+pub(crate) enum WorkerStartError {
     #[error("the node's plan for it is no plan: {0}")]
     Plan(#[from] serde_json::Error),
     #[error("{0}")]
@@ -108,7 +108,7 @@ pub(crate) enum StartError {
     NoConnection,
 }
 
-impl From<Errno> for StartError {
+impl From<Errno> for WorkerStartError {
     fn from(errno: Errno) -> Self {
         Self::Io(errno.into())
     }
@@ -122,7 +122,7 @@ pub(crate) fn start(
     hold: Hold,
     pooled: Option<PooledWorker>,
     zygote: Option<OwnedFd>,
-) -> Result<Fresh, StartError> {
+) -> Result<StartedWorker, WorkerStartError> {
     let mut plan: Plan = serde_json::from_str(&launch.plan)?;
     if let (Some(family), Some(room)) = (&launch.family, room) {
         leave_room(&mut plan, family, room);
@@ -132,7 +132,7 @@ pub(crate) fn start(
         let _ = rustix::thread::set_name(crate::NAME);
         match worker.rest_of(&plan) {
             Some(rest) => {
-                return Ok(Fresh::of(worker.give(&job(&rest))?, StartedBy::Pool, lines));
+                return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Pool, lines));
             }
             None => worker.end(),
         }
@@ -141,7 +141,7 @@ pub(crate) fn start(
         match fork(zygote.as_fd(), Shape::of(&plan), hold, &launch.cgroups) {
             Ok((worker, lines)) => {
                 let rest = Plan { controls: Vec::new(), ..plan.clone() };
-                return Ok(Fresh::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
+                return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
             }
             Err(error) => complain!("keeper: a worker is started without its zygote: {error}"),
         }
@@ -154,11 +154,11 @@ fn fork(
     shape: Shape,
     hold: Hold,
     cgroups: &[PathBuf],
-) -> Result<(Waiting, Lines), StartError> {
+) -> Result<(Waiting, KeeperEnds), WorkerStartError> {
     if hold != Hold::PidNamespace {
-        return Err(StartError::NoNamespace);
+        return Err(WorkerStartError::NoNamespace);
     }
-    let (lines, theirs) = Lines::make()?;
+    let (lines, theirs) = KeeperEnds::make()?;
     let ends = Ends {
         stdout: theirs.stdout.as_fd(),
         stderr: theirs.stderr.as_fd(),
@@ -167,8 +167,8 @@ fn fork(
     Ok((from_zygote(zygote, shape, &ends, cgroups)?, lines))
 }
 
-fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
-    let (lines, WorkerLines { socket, stdout, stderr }) = Lines::make()?;
+fn run(launch: &Launch, plan: &Plan) -> Result<StartedWorker, WorkerStartError> {
+    let (lines, WorkerEnds { socket, stdout, stderr }) = KeeperEnds::make()?;
     let null = std::fs::File::open("/dev/null")?;
     let mut env = launch.env.clone();
     env.push((FD_VARIABLE.to_owned(), socket.as_raw_fd().to_string()));
@@ -183,5 +183,5 @@ fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
         cgroups: &launch.cgroups,
         plan,
     })?;
-    Ok(Fresh::of(started, StartedBy::Exec, lines))
+    Ok(StartedWorker::of(started, StartedBy::Exec, lines))
 }

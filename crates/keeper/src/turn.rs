@@ -12,32 +12,32 @@ use windlass_protocol::worker::{
 };
 use windlass_protocol::{CallNo, Stream, TurnNo};
 
-use crate::calls::{Asked, Calls};
-use crate::input::{Given, HeldInput};
+use crate::calls::{CallFrame, WorkerCalls};
+use crate::input::{InputMessage, InputQueue};
 use crate::node_side::NodeSide;
-use crate::stage::Stage;
-use crate::usage::Mark;
+use crate::stage::WorkerStage;
+use crate::usage::UsageMark;
 use crate::watch;
-use crate::worker::{PIPE_BYTES, SaidReady};
+use crate::worker::{PIPE_BYTES, ReadyMessage};
 use crate::worker_side::WorkerSide;
 
 /// The turn in flight, if there is one, and what was dropped around it.
 #[derive(Debug, Default)]
-pub(crate) struct Running {
-    turn: Option<Flight>,
+pub(crate) struct TurnSlot {
+    turn: Option<TurnInFlight>,
     /// Messages and fields that were not understood or came for another turn, not reported yet.
     dropped: u64,
 }
 
 #[derive(Debug)]
-struct Flight {
+struct TurnInFlight {
     turn: TurnNo,
-    mark: Mark,
+    mark: UsageMark,
     output_bytes: u64,
-    input: HeldInput,
+    input: InputQueue,
     /// Bytes so far of a display whose last frame has not come.
     display_bytes: usize,
-    calls: Calls,
+    calls: WorkerCalls,
     /// Set once the turn was interrupted.
     nudging: Option<Nudging>,
 }
@@ -56,7 +56,7 @@ const NUDGE_EVERY: Duration = Duration::from_millis(20);
 /// Nudges for one interrupt: 20 s of them. The node's grace is usually over long before.
 const NUDGES_MAX: u32 = 1000;
 
-impl Running {
+impl TurnSlot {
     pub fn turn(&self) -> Option<TurnNo> {
         self.turn.as_ref().map(|flight| flight.turn)
     }
@@ -71,7 +71,7 @@ impl Running {
     }
 
     /// The open host tool calls of the turn in flight, if it is this one.
-    pub fn calls(&mut self, turn: TurnNo) -> Option<&mut Calls> {
+    pub fn calls(&mut self, turn: TurnNo) -> Option<&mut WorkerCalls> {
         self.turn.as_mut().filter(|flight| flight.turn == turn).map(|flight| &mut flight.calls)
     }
 
@@ -92,8 +92,8 @@ impl Running {
 
 /// What a worker has said that is not about its turn.
 #[derive(Debug)]
-pub(crate) enum Said {
-    Ready(SaidReady),
+pub(crate) enum WorkerNotice {
+    Ready(ReadyMessage),
     ForkWait,
     Forked {
         ok: bool,
@@ -102,34 +102,34 @@ pub(crate) enum Said {
         body: Bytes,
     },
     /// The frame holds no message, or a message that may not come now.
-    Nonsense(String),
+    Invalid(String),
 }
 
 impl WorkerSide {
-    pub fn start_turn(&mut self, turn: TurnNo, code: &Bytes, stage: Stage) {
+    pub fn start_turn(&mut self, turn: TurnNo, code: &Bytes, stage: WorkerStage) {
         self.last_turn = self.last_turn.max(turn);
-        let (Stage::Up, Some(worker)) = (stage, &mut self.process) else {
+        let (WorkerStage::Up, Some(worker)) = (stage, &mut self.process) else {
             // The worker ended while the turn was on its way; the node learns that by its event.
             return;
         };
-        self.running.turn = Some(Flight {
+        self.running.turn = Some(TurnInFlight {
             turn,
             mark: worker.meter.mark(),
             output_bytes: 0,
-            input: HeldInput::default(),
+            input: InputQueue::default(),
             display_bytes: 0,
-            calls: Calls::default(),
+            calls: WorkerCalls::default(),
             nudging: None,
         });
-        self.watch.quicken(worker.pid, watch::Worker::Known);
+        self.watch.quicken(worker.pid, watch::WorkerAge::Known);
         let sent = worker.send(ToWorker::TurnStart { turn, more: false }, code);
         self.watch.turn_changed();
         self.sent(sent);
     }
 
-    pub fn take_input(&mut self, turn: TurnNo, given: Given, node: &mut NodeSide) {
+    pub fn take_input(&mut self, turn: TurnNo, message: InputMessage, node: &mut NodeSide) {
         if let Some(flight) = self.running.turn.as_mut().filter(|flight| flight.turn == turn) {
-            flight.input.give(given);
+            flight.input.give(message);
             self.answer_input(node);
         }
     }
@@ -164,12 +164,12 @@ impl WorkerSide {
     /// Gives held input to code that asked for it.
     fn answer_input(&mut self, node: &mut NodeSide) -> bool {
         let Some(flight) = &mut self.running.turn else { return false };
-        let Some(given) = flight.input.answer() else { return false };
+        let Some(message) = flight.input.answer() else { return false };
         let turn = flight.turn;
-        let bytes = given.bytes.len() as u64;
+        let bytes = message.bytes.len() as u64;
         if let Some(worker) = self.process.as_mut() {
-            let input = ToWorker::TurnInput { turn, more: false, eof: given.eof };
-            let sent = worker.send(input, &given.bytes);
+            let input = ToWorker::TurnInput { turn, more: false, eof: message.eof };
+            let sent = worker.send(input, &message.bytes);
             self.sent(sent);
         }
         node.tell(Some(turn), EventKind::InputTaken { bytes }, Bytes::new());
@@ -177,7 +177,7 @@ impl WorkerSide {
     }
 
     /// Takes the frames that have arrived whole. Returns at the first frame that is not about the turn.
-    pub fn take_frames(&mut self, stage: Stage, node: &mut NodeSide) -> Option<Said> {
+    pub fn take_frames(&mut self, stage: WorkerStage, node: &mut NodeSide) -> Option<WorkerNotice> {
         loop {
             let parsed = match self.process.as_mut()?.next_frame() {
                 Ok(None) => return None,
@@ -188,14 +188,14 @@ impl WorkerSide {
                 Err(error) => Err(error.to_string()),
             };
             let taken = match (parsed, stage) {
-                (Ok((message, _)), Stage::Starting { .. }) => first(message).map(Some),
+                (Ok((message, _)), WorkerStage::Starting { .. }) => first(message).map(Some),
                 (Ok((message, body)), _) => self.take_message(message, body, node),
                 (Err(message), _) => Err(message),
             };
             match taken {
                 Ok(None) => {}
                 Ok(said) => return said,
-                Err(message) => return Some(Said::Nonsense(message)),
+                Err(message) => return Some(WorkerNotice::Invalid(message)),
             }
         }
     }
@@ -205,7 +205,7 @@ impl WorkerSide {
         message: FromWorker,
         body: Bytes,
         node: &mut NodeSide,
-    ) -> Result<Option<Said>, String> {
+    ) -> Result<Option<WorkerNotice>, String> {
         match message {
             FromWorker::Output { turn, stream, background } => {
                 self.take_output(turn, stream, background, body, node);
@@ -216,7 +216,7 @@ impl WorkerSide {
             }
             FromWorker::StdinWait { turn, prompt, secret } if self.is_current(turn) => {
                 if let Some(flight) = &mut self.running.turn {
-                    flight.input.ask();
+                    flight.input.wait();
                 }
                 if !self.answer_input(node) {
                     node.tell(Some(turn), EventKind::StdinWait { prompt, secret }, Bytes::new());
@@ -225,7 +225,7 @@ impl WorkerSide {
             FromWorker::ToolCall { turn, call, name, deadline_ms, more }
                 if self.is_current(turn) =>
             {
-                self.take_call(turn, Asked { call, name, deadline_ms, more }, body, node)?;
+                self.take_call(turn, CallFrame { call, name, deadline_ms, more }, body, node)?;
             }
             FromWorker::ToolCancel { turn, call } if self.is_current(turn) => {
                 self.cancel_call(turn, call, node);
@@ -234,9 +234,9 @@ impl WorkerSide {
                 self.end_turn(turn, outcome, error, node);
             }
             FromWorker::SessionEnd { .. } => {}
-            FromWorker::ForkWait => return Ok(Some(Said::ForkWait)),
+            FromWorker::ForkWait => return Ok(Some(WorkerNotice::ForkWait)),
             FromWorker::Forked { ok, reason, limit } => {
-                return Ok(Some(Said::Forked { ok, reason, limit, body }));
+                return Ok(Some(WorkerNotice::Forked { ok, reason, limit, body }));
             }
             FromWorker::WorkerReady { .. } => return Err("worker_ready came twice".into()),
             FromWorker::StdinWait { .. }
@@ -379,10 +379,10 @@ impl WorkerSide {
 }
 
 /// A worker's first message.
-fn first(message: FromWorker) -> Result<Said, String> {
+fn first(message: FromWorker) -> Result<WorkerNotice, String> {
     match message {
         FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities } => {
-            Ok(Said::Ready(SaidReady::new(&worker, capabilities)))
+            Ok(WorkerNotice::Ready(ReadyMessage::new(&worker, capabilities)))
         }
         FromWorker::WorkerReady { protocol, .. } => {
             Err(format!("the worker speaks protocol {protocol}, not {PROTOCOL}"))

@@ -8,7 +8,7 @@ use windlass_procs::process_file;
 use windlass_protocol::event::Usage;
 
 /// Turns shorter than this are not worth reading `/proc` for: it would cost more than they did.
-const BRIEF: Duration = Duration::from_millis(2);
+const BRIEF_TURN: Duration = Duration::from_millis(2);
 
 /// The worker process's counters.
 #[derive(Debug)]
@@ -21,12 +21,12 @@ pub(crate) struct Meter {
 
 /// The counters when a turn began.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub(crate) struct UsageMark {
     at: Instant,
     cpu: Duration,
 }
 
-impl Mark {
+impl UsageMark {
     /// Milliseconds since the mark was made.
     pub fn age_ms(&self) -> u64 {
         u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX)
@@ -47,16 +47,16 @@ impl Meter {
         }
     }
 
-    pub fn mark(&self) -> Mark {
-        Mark { at: Instant::now(), cpu: self.cpu() }
+    pub fn mark(&self) -> UsageMark {
+        UsageMark { at: Instant::now(), cpu: self.cpu() }
     }
 
     /// What has been used since `mark`.
-    pub fn since(&mut self, mark: &Mark, output_bytes: u64) -> Usage {
+    pub fn since(&mut self, mark: &UsageMark, output_bytes: u64) -> Usage {
         let wall = mark.at.elapsed();
         let cpu = self.cpu().saturating_sub(mark.cpu);
         let mut cpu_ms = cpu.as_secs_f64() * 1e3;
-        if wall >= BRIEF || self.peak_rss_bytes == 0 {
+        if wall >= BRIEF_TURN || self.peak_rss_bytes == 0 {
             cpu_ms += self.read_proc();
         }
         Usage {

@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use rustix::time::ClockId;
 use windlass_procs::cgroup::Gauge;
-use windlass_procs::pace::{Pace, Whom, set_pace};
+use windlass_procs::sched_slice::{SchedSlice, SliceTarget, set_slice};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{Limit, Limits};
 
-use self::disk::Disk;
-pub(crate) use self::processes::Processes;
+use self::disk::DiskMeter;
+pub(crate) use self::processes::ProcessList;
 use crate::family::Family;
-use crate::stage::Stage;
+use crate::stage::WorkerStage;
 use crate::worker_side::WorkerSide;
 
 /// Time from a turn's start or end to the first look, and between looks, at most and at least.
@@ -50,10 +50,10 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// What is watched, and when the next look is due.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct LimitWatch {
     limits: Limits,
     gauge: Gauge,
-    disk: Option<Disk>,
+    disk: Option<DiskMeter>,
     schedule: Schedule,
     /// What the last look left of the memory, where looks are all that limits it.
     room: Option<u64>,
@@ -75,12 +75,12 @@ struct Schedule {
     due: Option<Instant>,
     /// Until when the look that is due may be put off.
     at_latest: Option<Instant>,
-    left: Left,
+    left: LeftRunning,
 }
 
 /// What the last look found running besides the worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Left {
+enum LeftRunning {
     #[default]
     Nothing,
     Something,
@@ -102,15 +102,15 @@ pub(crate) enum Finding {
 
 /// Whether a worker has just come up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Worker {
-    Fresh,
+pub(crate) enum WorkerAge {
+    New,
     Known,
 }
 
 /// Whether a turn runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Runs,
+enum TurnActivity {
+    Running,
     None,
 }
 
@@ -118,7 +118,7 @@ impl Schedule {
     /// A turn starts or ends: the next look is a while from now.
     fn touch(&mut self, now: Instant, pause: Duration) {
         let at_latest = *self.at_latest.get_or_insert(now + PUT_OFF_MAX);
-        if self.due.is_none() || (self.left == Left::Nothing && now + pause < at_latest) {
+        if self.due.is_none() || (self.left == LeftRunning::Nothing && now + pause < at_latest) {
             self.due = Some(now + pause);
         }
     }
@@ -128,15 +128,15 @@ impl Schedule {
     }
 
     /// A look was taken.
-    fn looked(&mut self, now: Instant, turn: Turn, left: Left, pause: Duration) {
+    fn looked(&mut self, now: Instant, turn: TurnActivity, left: LeftRunning, pause: Duration) {
         self.left = left;
         self.at_latest = None;
-        let again = turn == Turn::Runs || left == Left::Something;
+        let again = turn == TurnActivity::Running || left == LeftRunning::Something;
         self.due = again.then(|| now + pause);
     }
 }
 
-impl Watch {
+impl LimitWatch {
     /// Over a session's control groups and its workspace, as they are now.
     pub fn of(launch: &Launch) -> Self {
         Self::unlimited(&launch.cgroups).limited(launch)
@@ -153,7 +153,8 @@ impl Watch {
     pub fn limited(mut self, launch: &Launch) -> Self {
         self.limits = launch.limits;
         self.room = self.counted_memory();
-        self.disk = launch.limits.disk_bytes.map(|allowed| Disk::of(&launch.cwd).allowing(allowed));
+        self.disk =
+            launch.limits.disk_bytes.map(|allowed| DiskMeter::of(&launch.cwd).allowing(allowed));
         self
     }
 
@@ -161,7 +162,7 @@ impl Watch {
     /// is measured, as much as one look takes in.
     pub fn take_stock(&mut self) {
         if let Some(disk) = self.disk.as_mut().filter(|disk| !disk.has_baseline()) {
-            disk.look(Instant::now(), Processes::default);
+            disk.look(Instant::now(), ProcessList::default);
         }
     }
 
@@ -171,9 +172,9 @@ impl Watch {
     }
 
     /// A worker is up or is given a turn: it runs promptly, until the turn turns out to be a long one.
-    pub fn quicken(&mut self, worker: u32, new: Worker) {
-        if self.slowed.take().is_some() || new == Worker::Fresh {
-            set_pace(Whom::Thread(worker), Pace::Prompt);
+    pub fn quicken(&mut self, worker: u32, new: WorkerAge) {
+        if self.slowed.take().is_some() || new == WorkerAge::New {
+            set_slice(SliceTarget::Thread(worker), SchedSlice::Short);
         }
     }
 
@@ -199,16 +200,16 @@ impl Watch {
     fn look(
         &mut self,
         now: Instant,
-        turn: Turn,
+        turn: TurnActivity,
         (worker, init): (u32, Option<u32>),
-        (listed, began): (&Processes, Duration),
+        (listed, began): (&ProcessList, Duration),
     ) -> Finding {
         let left = match listed.others_than(worker, init) {
-            true => Left::Something,
-            false => Left::Nothing,
+            true => LeftRunning::Something,
+            false => LeftRunning::Nothing,
         };
         self.slow_down(listed, turn, worker);
-        let running = turn == Turn::Runs || left == Left::Something;
+        let running = turn == TurnActivity::Running || left == LeftRunning::Something;
         let mut finding = self.look_at_kills(now);
         if finding == Finding::Good {
             finding = self
@@ -224,12 +225,12 @@ impl Watch {
 
     /// What runs for longer than a brief turn does not keep others waiting: the worker in a turn that
     /// lasts, and whatever it has started.
-    fn slow_down(&mut self, listed: &Processes, turn: Turn, worker: u32) {
+    fn slow_down(&mut self, listed: &ProcessList, turn: TurnActivity, worker: u32) {
         for thread in listed.thread_ids() {
             if thread != worker {
-                set_pace(Whom::Thread(thread), Pace::Patient);
-            } else if turn == Turn::Runs && self.slowed.replace(worker) != Some(worker) {
-                set_pace(Whom::Thread(worker), Pace::Patient);
+                set_slice(SliceTarget::Thread(thread), SchedSlice::Long);
+            } else if turn == TurnActivity::Running && self.slowed.replace(worker) != Some(worker) {
+                set_slice(SliceTarget::Thread(worker), SchedSlice::Long);
             }
         }
     }
@@ -258,7 +259,7 @@ impl Watch {
     }
 
     /// Where no cgroup counts it: what all processes hold together.
-    fn over_memory(&mut self, listed: &Processes, worker: u32) -> Option<Finding> {
+    fn over_memory(&mut self, listed: &ProcessList, worker: u32) -> Option<Finding> {
         let allowed = self.counted_memory()?;
         let files = processes::private_files_bytes(worker) + listed.unmapped_bytes();
         // Pages that processes share are in the resident size of each: only when that sum is over
@@ -278,7 +279,7 @@ impl Watch {
         })
     }
 
-    fn over_processes(&mut self, now: Instant, listed: &Processes) -> Option<Finding> {
+    fn over_processes(&mut self, now: Instant, listed: &ProcessList) -> Option<Finding> {
         let most = u64::from(self.limits.processes?);
         let (count, full) = match self.gauge.processes() {
             Some((count, most)) => {
@@ -307,7 +308,7 @@ impl Watch {
 
     /// A session that is over the limit already may go on as long as it does not grow, so that it
     /// can remove files; so may one in which nothing runs.
-    fn over_disk(&mut self, now: Instant, running: bool, listed: &Processes) -> Option<Finding> {
+    fn over_disk(&mut self, now: Instant, running: bool, listed: &ProcessList) -> Option<Finding> {
         let grown = self.disk.as_mut()?.look(now, || listed.clone())?;
         let (by, allowed) = (mebibytes(grown.by), mebibytes(grown.allowed));
         running.then(|| Finding::Over {
@@ -328,15 +329,16 @@ impl Watch {
 
 impl WorkerSide {
     /// Looks at the session's limits, if it is time. The worker must be up.
-    pub fn look_at_limits(&mut self, now: Instant, stage: Stage, family: &Family) -> Finding {
+    pub fn look_at_limits(&mut self, now: Instant, stage: WorkerStage, family: &Family) -> Finding {
         if !self.watch.schedule.is_due(now) {
             return Finding::Good;
         }
-        let (Stage::Up, Some(who)) = (stage, self.who()) else {
+        let (WorkerStage::Up, Some(who)) = (stage, self.who()) else {
             self.watch.rest();
             return Finding::Good;
         };
-        let runs = if self.running.turn().is_some() { Turn::Runs } else { Turn::None };
+        let runs =
+            if self.running.turn().is_some() { TurnActivity::Running } else { TurnActivity::None };
         let began = processor_time();
         let listed = family.listed();
         let found = self.watch.look(now, runs, who, (&listed, began));
@@ -392,11 +394,11 @@ mod tests {
         assert!(!schedule.is_due(start));
         schedule.touch(start, LOOK_EVERY);
         assert!(!schedule.is_due(at(start, 99)) && schedule.is_due(at(start, 100)));
-        schedule.looked(at(start, 100), Turn::Runs, Left::Nothing, LOOK_EVERY);
+        schedule.looked(at(start, 100), TurnActivity::Running, LeftRunning::Nothing, LOOK_EVERY);
         assert!(!schedule.is_due(at(start, 199)) && schedule.is_due(at(start, 200)));
         schedule.touch(at(start, 150), LOOK_EVERY);
         assert!(!schedule.is_due(at(start, 249)) && schedule.is_due(at(start, 250)));
-        schedule.looked(at(start, 250), Turn::None, Left::Nothing, LOOK_EVERY);
+        schedule.looked(at(start, 250), TurnActivity::None, LeftRunning::Nothing, LOOK_EVERY);
         assert_eq!(schedule.due, None);
     }
 
@@ -417,7 +419,7 @@ mod tests {
         let start = Instant::now();
         let mut schedule = Schedule::default();
         schedule.touch(start, LOOK_EVERY);
-        schedule.looked(at(start, 100), Turn::None, Left::Something, LOOK_EVERY);
+        schedule.looked(at(start, 100), TurnActivity::None, LeftRunning::Something, LOOK_EVERY);
         schedule.touch(at(start, 190), LOOK_EVERY);
         assert!(schedule.is_due(at(start, 200)));
     }
@@ -433,8 +435,8 @@ mod tests {
         assert_eq!(after(Some(0), 900), LOOK_EVERY);
     }
 
-    fn watch(limits: Limits) -> Watch {
-        Watch { limits, ..Watch::default() }
+    fn watch(limits: Limits) -> LimitWatch {
+        LimitWatch { limits, ..LimitWatch::default() }
     }
 
     #[test]
@@ -442,7 +444,7 @@ mod tests {
         let start = Instant::now();
         let mut watch = watch(Limits { processes: Some(8), ..Limits::default() });
         let mut over = |ms, count| {
-            let listed = Processes::of_threads(&vec![1; count]);
+            let listed = ProcessList::of_threads(&vec![1; count]);
             let found = watch.over_processes(at(start, ms), &listed);
             matches!(found, Some(Finding::Over { limit: Limit::Processes, .. }))
         };

@@ -35,12 +35,12 @@ const FLOOD_PIPE_BYTES: usize = 1024 * 1024;
 
 /// What a worker has said of itself.
 #[derive(Debug)]
-pub(crate) struct SaidReady {
+pub(crate) struct ReadyMessage {
     pub worker: String,
     pub capabilities: Vec<String>,
 }
 
-impl SaidReady {
+impl ReadyMessage {
     /// What counts of a worker's words: the worker is not trusted to be brief.
     pub fn new(worker: &str, mut capabilities: Vec<String>) -> Self {
         capabilities.retain(|capability| capability.len() <= CAPABILITY_BYTES_MAX);
@@ -59,7 +59,7 @@ pub(crate) struct Worker {
     pub joining: Vec<u32>,
     pub start: StartedBy,
     /// What it called itself when it said that it is ready, while it must still be moved.
-    pub said_ready: Option<SaidReady>,
+    pub said_ready: Option<ReadyMessage>,
     pub meter: Meter,
     /// It knows `fork`.
     pub forks: bool,
@@ -68,7 +68,7 @@ pub(crate) struct Worker {
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     /// Pieces of frames that wait for room in the socket; of the first, `written` bytes are out.
-    outgoing: VecDeque<Piece>,
+    outgoing: VecDeque<OutgoingPiece>,
     written: usize,
     /// Bytes of all of them.
     queued: usize,
@@ -78,7 +78,7 @@ pub(crate) struct Worker {
 
 /// A frame, or its head or body.
 #[derive(Debug)]
-struct Piece {
+struct OutgoingPiece {
     bytes: Bytes,
     ends_frame: bool,
 }
@@ -104,15 +104,15 @@ pub(crate) fn sender_of(socket: &OwnedFd) -> Result<Option<u32>, Errno> {
 
 /// What reading the protocol socket gave.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Filled {
-    Some,
+pub(crate) enum SocketRead {
+    Data,
     Nothing,
     Closed,
 }
 
 /// The keeper's ends of a worker's socket and pipes.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct KeeperEnds {
     pub socket: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
@@ -120,14 +120,14 @@ pub(crate) struct Lines {
 
 /// The worker's ends.
 #[derive(Debug)]
-pub(crate) struct WorkerLines {
+pub(crate) struct WorkerEnds {
     pub socket: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
 }
 
-impl Lines {
-    pub fn make() -> Result<(Self, WorkerLines), Errno> {
+impl KeeperEnds {
+    pub fn make() -> Result<(Self, WorkerEnds), Errno> {
         let (socket, their_socket) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -136,20 +136,20 @@ impl Lines {
             rustix::io::ioctl_fionbio(end, true)?;
         }
         let theirs =
-            WorkerLines { socket: their_socket, stdout: their_stdout, stderr: their_stderr };
+            WorkerEnds { socket: their_socket, stdout: their_stdout, stderr: their_stderr };
         Ok((Self { socket, stdout, stderr }, theirs))
     }
 }
 
 impl Worker {
     /// One that was started so, with these lines to it.
-    pub fn new(started: &Started, start: StartedBy, lines: Lines) -> Self {
+    pub fn new(started: &Started, start: StartedBy, lines: KeeperEnds) -> Self {
         let Started { pid, init, joining, .. } = started;
         Self::running(*pid, *init, joining.clone(), start, lines)
     }
 
     /// One that another worker has forked.
-    pub fn of_twin(pid: u32, init: Option<u32>, joining: Option<u32>, lines: Lines) -> Self {
+    pub fn of_twin(pid: u32, init: Option<u32>, joining: Option<u32>, lines: KeeperEnds) -> Self {
         Self::running(pid, init, joining.into_iter().collect(), StartedBy::Fork, lines)
     }
 
@@ -158,7 +158,7 @@ impl Worker {
         init: Option<u32>,
         joining: Vec<u32>,
         start: StartedBy,
-        lines: Lines,
+        lines: KeeperEnds,
     ) -> Self {
         Self {
             pid,
@@ -181,7 +181,7 @@ impl Worker {
 
     /// Passes the descriptors of a twin, with one byte. The worker waits for them, and nothing else is
     /// on its way.
-    pub fn hand_over(&self, ends: &WorkerLines) -> Result<(), Errno> {
+    pub fn hand_over(&self, ends: &WorkerEnds) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         let descriptors = [ends.socket.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()];
@@ -214,15 +214,15 @@ impl Worker {
     }
 
     /// Reads what has come on the protocol socket, once.
-    pub fn fill(&mut self, scratch: &mut [u8]) -> Filled {
+    pub fn fill(&mut self, scratch: &mut [u8]) -> SocketRead {
         match rustix::io::read(&self.socket, &mut *scratch) {
-            Ok(0) => Filled::Closed,
+            Ok(0) => SocketRead::Closed,
             Ok(read) => {
                 self.decoder.push(&scratch[..read]);
-                Filled::Some
+                SocketRead::Data
             }
-            Err(Errno::AGAIN | Errno::INTR) => Filled::Nothing,
-            Err(_) => Filled::Closed,
+            Err(Errno::AGAIN | Errno::INTR) => SocketRead::Nothing,
+            Err(_) => SocketRead::Closed,
         }
     }
 
@@ -286,9 +286,9 @@ impl Worker {
         let mut head = Vec::with_capacity(96);
         frame::encode_head(&mut head, message, body.len())?;
         self.queued += head.len() + body.len();
-        self.outgoing.push_back(Piece { bytes: head.into(), ends_frame: body.is_empty() });
+        self.outgoing.push_back(OutgoingPiece { bytes: head.into(), ends_frame: body.is_empty() });
         if !body.is_empty() {
-            self.outgoing.push_back(Piece { bytes: body, ends_frame: true });
+            self.outgoing.push_back(OutgoingPiece { bytes: body, ends_frame: true });
         }
         Ok(())
     }
@@ -301,7 +301,7 @@ impl Worker {
         let end = self.outgoing.iter().position(|piece| piece.ends_frame).map_or(0, |end| end + 1);
         let place = if begun { end } else { 0 };
         self.queued += encoded.len();
-        self.outgoing.insert(place, Piece { bytes: encoded.into(), ends_frame: true });
+        self.outgoing.insert(place, OutgoingPiece { bytes: encoded.into(), ends_frame: true });
         self.flush();
         // ESRCH means that it has just ended, which SIGCHLD tells.
         let _ = killpg(Pid::from_raw(self.pid.cast_signed()), Signal::SIGINT);

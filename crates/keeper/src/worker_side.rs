@@ -8,15 +8,15 @@ use windlass_protocol::frame::EncodeError;
 
 use crate::egress::Egress;
 use crate::starting::PooledWorker;
-use crate::turn::Running;
-use crate::watch::Watch;
+use crate::turn::TurnSlot;
+use crate::watch::LimitWatch;
 use crate::worker::Worker;
 
 #[derive(Default)]
 pub(crate) struct WorkerSide {
     pub process: Option<Worker>,
-    pub running: Running,
-    pub watch: Watch,
+    pub running: TurnSlot,
+    pub watch: LimitWatch,
     /// The way out of the sandbox, where the policy has one.
     pub egress: Option<Egress>,
     /// How the worker was confined.

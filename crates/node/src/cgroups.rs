@@ -90,7 +90,7 @@ impl SessionCgroups {
 
     /// Removes the directories of a session whose keeper is gone, with the processes that it has left in them.
     pub fn remove_lost(&self, dirs: &[PathBuf]) {
-        twin::end_left(dirs);
+        twin::kill_leftovers(dirs);
         self.remove(dirs);
     }
 

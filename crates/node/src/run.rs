@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use windlass_client::TokenError;
 use windlass_journal::{Journal, JournalOptions, OpenError};
-use windlass_procs::pace::{Pace, Whom, set_pace};
+use windlass_procs::sched_slice::{SchedSlice, SliceTarget, set_slice};
 use windlass_protocol::SessionId;
 use windlass_protocol::api::StopSessions;
 
@@ -64,7 +64,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     let (mut claim, listener) = Claim::take(&config)?;
     let passing = claim.listen(config.egress_socket())?;
     let descriptors = raise_descriptor_limit();
-    set_pace(Whom::This, Pace::Prompt);
+    set_slice(SliceTarget::CurrentThread, SchedSlice::Short);
     windlass_client::keep_short(&keepers::log_path(&config));
     let socket = UnixListener::from_std(listener).map_err(failed("listen"))?;
     let passing = UnixListener::from_std(passing).map_err(failed("listen"))?;

@@ -10,7 +10,7 @@ mod session;
 mod support;
 
 pub use gauge::Gauge;
-pub(crate) use kill::Cgroup;
+pub(crate) use kill::KillCgroup;
 pub use report::controls;
 pub use session::{Cgroups, dirs_by_name, name_of, prefix_of, remove_by_name, sweep};
-pub use support::{CgroupSupport, Controller, Place};
+pub use support::{CgroupSupport, Controller, V1Hierarchy};

@@ -8,14 +8,14 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid};
 use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::KillCgroup;
 use crate::hold::HoldError;
 use crate::tree;
 
 /// Goes on as a subreaper below a guard; the calling process becomes the guard and never returns.
-pub(crate) fn enter() -> Result<(u32, Option<Cgroup>), HoldError> {
+pub(crate) fn enter() -> Result<(u32, Option<KillCgroup>), HoldError> {
     become_subreaper()?;
-    let cgroup = Cgroup::make();
+    let cgroup = KillCgroup::make();
     let guard = getpid();
     // SAFETY: the caller has one thread, so the child may do anything a process may.
     match unsafe { fork() } {
@@ -40,7 +40,7 @@ fn become_subreaper() -> Result<(), HoldError> {
 }
 
 /// Waits for the held process to end, ends all that it left, and exits.
-fn stand_guard(held: Pid, cgroup: Option<&Cgroup>) -> ! {
+fn stand_guard(held: Pid, cgroup: Option<&KillCgroup>) -> ! {
     // Only SIGKILL ends a guard before its charge; an error here leaves the default, which is safe.
     let _ = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
     release_descriptors();

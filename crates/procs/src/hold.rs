@@ -6,12 +6,12 @@ use std::io;
 
 use windlass_protocol::link::Hold;
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::KillCgroup;
 use crate::{guard, memory, namespace, tree};
 
 /// Which way of holding the caller wants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Wanted {
+pub enum HoldMode {
     /// A pid namespace where the machine allows it, else a subreaper.
     #[default]
     Auto,
@@ -19,7 +19,7 @@ pub enum Wanted {
     Subreaper,
 }
 
-impl Wanted {
+impl HoldMode {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -31,7 +31,7 @@ impl Wanted {
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Auto, Self::PidNamespace, Self::Subreaper]
             .into_iter()
-            .find(|wanted| wanted.as_str() == text)
+            .find(|mode| mode.as_str() == text)
     }
 }
 
@@ -50,21 +50,21 @@ pub enum HoldError {
 
 /// The tree below this process, held.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldTree {
     hold: Hold,
     pid: u32,
     /// With a subreaper, where the machine lets us make one.
-    cgroup: Option<Cgroup>,
+    cgroup: Option<KillCgroup>,
 }
 
-impl Held {
+impl HeldTree {
     pub(crate) fn new(hold: Hold, pid: u32) -> Self {
         Self { hold, pid, cgroup: None }
     }
 
     /// A holder that has started nothing, for fuzzing.
     #[doc(hidden)]
-    pub fn of_nothing() -> Self {
+    pub fn empty() -> Self {
         Self::new(Hold::Subreaper, 0)
     }
 
@@ -79,15 +79,15 @@ impl Held {
     }
 
     /// Starts processes so that they are held. The caller has one thread.
-    pub fn around<T>(&self, start: impl FnOnce() -> T) -> T {
+    pub fn start_held<T>(&self, start: impl FnOnce() -> T) -> T {
         match &self.cgroup {
-            Some(cgroup) => cgroup.around(start),
+            Some(cgroup) => cgroup.start_inside(start),
             None => start(),
         }
     }
 
     /// Leaves nothing of the holding itself behind. For when nothing is held any more.
-    pub fn let_go(&self) {
+    pub fn release(&self) {
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
         }
@@ -113,15 +113,15 @@ impl Held {
 /// the child, and the parent ends (or stays as the guard) without returning.
 ///
 /// Must be called while the process has one thread.
-pub fn enter(wanted: Wanted) -> Result<Held, HoldError> {
-    memory::note_heap();
-    if wanted != Wanted::Subreaper {
+pub fn enter(mode: HoldMode) -> Result<HeldTree, HoldError> {
+    memory::mark_heap();
+    if mode != HoldMode::Subreaper {
         match namespace::enter() {
-            Ok(pid) => return Ok(Held { hold: Hold::PidNamespace, pid, cgroup: None }),
-            Err(HoldError::NamespaceRefused(_)) if wanted == Wanted::Auto => {}
+            Ok(pid) => return Ok(HeldTree { hold: Hold::PidNamespace, pid, cgroup: None }),
+            Err(HoldError::NamespaceRefused(_)) if mode == HoldMode::Auto => {}
             Err(error) => return Err(error),
         }
     }
     let (pid, cgroup) = guard::enter()?;
-    Ok(Held { hold: Hold::Subreaper, pid, cgroup })
+    Ok(HeldTree { hold: Hold::Subreaper, pid, cgroup })
 }

@@ -8,18 +8,18 @@
 //! `unsafe` is allowed here because forking has no safe form, and after a fork only system calls are safe.
 
 pub mod cgroup;
+pub mod fd_tables;
 pub mod hold;
 pub mod memory;
 pub mod nursery;
-pub mod pace;
 pub mod pages;
 pub mod process_file;
-pub mod tables;
+pub mod sched_slice;
 pub mod twin;
 
 mod guard;
 mod namespace;
 mod tree;
 
-pub use hold::{Held, HoldError, Wanted};
+pub use hold::{HeldTree, HoldError, HoldMode};
 pub use tree::{INIT_NAME, Reaped, reap_all};

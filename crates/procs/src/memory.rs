@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 static HEAP_FROM: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes that what the heap has up to now came with the fork, and is shared.
-pub(crate) fn note_heap() {
+pub(crate) fn mark_heap() {
     HEAP_FROM.store(heap_end(), Ordering::Relaxed);
 }
 
 /// What [`fill_gaps`] asks for first, which hardly any gap has room for, and how often.
 const END_BYTES: usize = 120 << 10;
-const END_ASKED: usize = 16;
+const END_BLOCKS: usize = 16;
 
 /// The sizes of gaps that are filled: powers of two, which fit into what larger gaps leave, and then
 /// each size that the allocator keeps apart when it is freed.
 const LARGEST_GAP: u32 = 16;
 const SMALLEST_GAP: u32 = 5;
-const KEPT_APART_MAX: usize = 1032;
+const SIZE_CLASS_MAX: usize = 1032;
 const ALIGNMENT: usize = 16;
 
 /// What is filled at most. What gaps there are beyond it stay.
@@ -31,7 +31,7 @@ const BLOCKS_MAX: usize = 1 << 17;
 /// many pages that are shared.
 pub fn fill_gaps() {
     let powers = (SMALLEST_GAP..=LARGEST_GAP).rev().map(|power| 1 << power);
-    let apart = (ALIGNMENT..=KEPT_APART_MAX).step_by(ALIGNMENT);
+    let apart = (ALIGNMENT..=SIZE_CLASS_MAX).step_by(ALIGNMENT);
     let end = end_of_used();
     let (mut filled, mut blocks) = (0, 0);
     // The allocator puts a word before each block.
@@ -53,7 +53,7 @@ pub fn fill_gaps() {
 /// The address from which on the allocator has given nothing away: where it puts what no gap has room for.
 fn end_of_used() -> usize {
     // SAFETY: nothing is done with what is allocated.
-    let mut asked = [(); END_ASKED].map(|()| unsafe { libc::malloc(END_BYTES) });
+    let mut asked = [(); END_BLOCKS].map(|()| unsafe { libc::malloc(END_BYTES) });
     // SAFETY: each was allocated just now.
     asked.iter().for_each(|block| unsafe { libc::free(*block) });
     // A few may have found a gap; the others are at the end, side by side.
@@ -76,7 +76,7 @@ pub fn share_heaps() {
 }
 
 /// Gives back what this process allocated and freed.
-pub fn give_back() {
+pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it only touches memory that is free.
     unsafe {

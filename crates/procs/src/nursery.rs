@@ -16,7 +16,7 @@ const NOT_BEGUN: i32 = 127;
 
 /// A child just forked.
 #[derive(Debug)]
-pub struct Forked {
+pub struct ForkedChild {
     pub pid: u32,
     pub handle: OwnedFd,
 }
@@ -35,11 +35,14 @@ pub fn own_user_namespace() -> io::Result<()> {
 /// runs, and the child exits with what it returns.
 ///
 /// Must be called while the process has one thread.
-pub fn fork_child(places: &[BorrowedFd<'_>], go_on: impl FnOnce() -> i32) -> io::Result<Forked> {
+pub fn fork_child(
+    descriptors: &[BorrowedFd<'_>],
+    go_on: impl FnOnce() -> i32,
+) -> io::Result<ForkedChild> {
     // SAFETY: the caller has one thread, so the child may do anything a process may.
     match unsafe { fork() }? {
         ForkResult::Child => {
-            let code = match begin(places) {
+            let code = match begin(descriptors) {
                 Ok(()) => go_on(),
                 Err(_) => NOT_BEGUN,
             };
@@ -51,7 +54,7 @@ pub fn fork_child(places: &[BorrowedFd<'_>], go_on: impl FnOnce() -> i32) -> io:
                 .ok_or(rustix::io::Errno::SRCH)
                 .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
             match opened {
-                Ok(handle) => Ok(Forked { pid: child.as_raw().unsigned_abs(), handle }),
+                Ok(handle) => Ok(ForkedChild { pid: child.as_raw().unsigned_abs(), handle }),
                 Err(errno) => {
                     let _ = nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL);
                     Err(errno.into())
@@ -61,18 +64,18 @@ pub fn fork_child(places: &[BorrowedFd<'_>], go_on: impl FnOnce() -> i32) -> io:
     }
 }
 
-fn begin(places: &[BorrowedFd<'_>]) -> io::Result<()> {
-    take_places(places)?;
+fn begin(descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    take_places(descriptors)?;
     SigSet::empty().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     Ok(())
 }
 
-fn take_places(places: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let count = i32::try_from(places.len()).map_err(io::Error::other)?;
+fn take_places(descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let count = i32::try_from(descriptors.len()).map_err(io::Error::other)?;
     // Out of each other's way first.
-    let mut moved = Vec::with_capacity(places.len());
-    for place in places {
-        moved.push(rustix::io::fcntl_dupfd_cloexec(place, count)?);
+    let mut moved = Vec::with_capacity(descriptors.len());
+    for descriptor in descriptors {
+        moved.push(rustix::io::fcntl_dupfd_cloexec(descriptor, count)?);
     }
     for (number, descriptor) in (0..count).zip(&moved) {
         // SAFETY: no memory is passed; what had the number is not used again in this process.
@@ -118,8 +121,8 @@ mod tests {
         let null = File::options().read(true).write(true).open("/dev/null").unwrap();
         let _other = File::open("/dev/null").unwrap();
         // The test has more threads than one: the child makes system calls only.
-        let places = [null.as_fd(), write.as_fd(), null.as_fd()];
-        let forked = fork_child(&places, || {
+        let descriptors = [null.as_fd(), write.as_fd(), null.as_fd()];
+        let forked = fork_child(&descriptors, || {
             let open = (0..64).filter(|number| {
                 // SAFETY: no memory is passed.
                 unsafe { libc::fcntl(*number, libc::F_GETFD) >= 0 }

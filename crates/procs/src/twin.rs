@@ -16,11 +16,11 @@ use rustix::process::{
 use windlass_protocol::link::Hold;
 
 use crate::cgroup::joining;
-use crate::hold::Held;
+use crate::hold::HeldTree;
 use crate::{INIT_NAME, process_file, tree};
 
 /// Processes of a session that are remembered, each by a descriptor.
-const SEEN_MAX: usize = 256;
+const TRACKED_MAX: usize = 256;
 
 /// Processes that one listing takes in.
 const LISTED_MAX: usize = 65_536;
@@ -33,11 +33,11 @@ const END_WAIT: Duration = Duration::from_millis(100);
 
 /// What a fork of the keeper is.
 #[derive(Debug)]
-pub enum Forked {
+pub enum KeeperFork {
     /// Still the keeper that was forked.
     Original(TwinKeeper),
     /// The new keeper, which holds what it starts from now on.
-    Twin(Held),
+    Twin(HeldTree),
 }
 
 /// A keeper of a twin, seen by another keeper.
@@ -67,7 +67,7 @@ impl TwinKeeper {
 }
 
 /// Forks this process, the keeper that has `held` and has one thread, into itself and a keeper for a twin.
-pub fn fork_keeper(held: &Held) -> io::Result<Forked> {
+pub fn fork_keeper(held: &HeldTree) -> io::Result<KeeperFork> {
     let mut flags = libc::CLONE_PIDFD | libc::SIGCHLD;
     if held.is_of_twin() {
         // A sister of this keeper, not a child: the family's first keeper is the parent of both.
@@ -88,12 +88,12 @@ pub fn fork_keeper(held: &Held) -> io::Result<Forked> {
             }
             // Of the same group as the family's: a signal to that is not for this one.
             let _ = rustix::process::setpgid(None, None);
-            Ok(Forked::Twin(Held::of_twin()))
+            Ok(KeeperFork::Twin(HeldTree::of_twin()))
         }
         Ok(pid) => {
             // SAFETY: the kernel has just made it for this call.
             let handle = unsafe { OwnedFd::from_raw_fd(handle) };
-            Ok(Forked::Original(TwinKeeper { pid, handle }))
+            Ok(KeeperFork::Original(TwinKeeper { pid, handle }))
         }
     }
 }
@@ -134,7 +134,7 @@ pub fn end_other_inits(known: &[u32]) {
 }
 
 /// Ends what a session without a keeper has left in its control groups.
-pub fn end_left(cgroups: &[PathBuf]) {
+pub fn kill_leftovers(cgroups: &[PathBuf]) {
     let Some(group) = cgroups.first() else { return };
     for group in cgroups {
         // Nothing forks any more, so a listing is whole.
@@ -179,33 +179,33 @@ pub fn kill_children_but(spared: &[u32]) -> bool {
 
 /// The processes of one session among those of a family.
 #[derive(Debug)]
-pub struct Part {
+pub struct SessionProcesses {
     root: u32,
     /// Tells when the root has ended, and is surely it.
     handle: OwnedFd,
     cgroups: Vec<PathBuf>,
     /// Processes that were seen below the root. When it ends, those that it started go to somebody else.
-    seen: Mutex<Vec<Seen>>,
+    tracked: Mutex<Vec<TrackedProcess>>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct TrackedProcess {
     pid: u32,
     handle: OwnedFd,
 }
 
-impl Seen {
+impl TrackedProcess {
     fn has_ended(&self) -> bool {
         has_ended(&self.handle)
     }
 }
 
-impl Part {
+impl SessionProcesses {
     /// What is at and below `root`, or in the control groups where there are any.
     pub fn of(root: u32, cgroups: &[PathBuf]) -> io::Result<Self> {
         let pid = Pid::from_raw(root.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
         let handle = pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Self { root, handle, cgroups: cgroups.to_vec(), seen: Mutex::default() })
+        Ok(Self { root, handle, cgroups: cgroups.to_vec(), tracked: Mutex::default() })
     }
 
     pub fn root(&self) -> u32 {
@@ -236,7 +236,7 @@ impl Part {
     pub fn members(&self) -> Vec<u32> {
         let mut found = match self.cgroups.first() {
             Some(group) => listed(&group.join("cgroup.procs")),
-            None => self.below_what_was_seen(),
+            None => self.below_tracked(),
         };
         if !self.root_ended() && !found.contains(&self.root) {
             found.insert(0, self.root);
@@ -245,11 +245,11 @@ impl Part {
     }
 
     /// What is below the root, and what was once and still lives, with all below that.
-    fn below_what_was_seen(&self) -> Vec<u32> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.retain(|process| !process.has_ended());
+    fn below_tracked(&self) -> Vec<u32> {
+        let mut tracked = self.tracked.lock().unwrap_or_else(PoisonError::into_inner);
+        tracked.retain(|process| !process.has_ended());
         let mut found = below(self.root);
-        for process in seen.iter() {
+        for process in tracked.iter() {
             if !found.contains(&process.pid) {
                 found.push(process.pid);
                 let more = below(process.pid).into_iter().filter(|pid| !found.contains(pid));
@@ -257,22 +257,22 @@ impl Part {
                 found.extend(more);
             }
         }
-        add(&mut seen, &found);
+        add(&mut tracked, &found);
         found
     }
 
     /// Adds processes that belong to this part although they are no longer below its root.
     pub fn remember(&self, processes: &[u32]) {
         if self.cgroups.is_empty() {
-            add(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner), processes);
+            add(&mut self.tracked.lock().unwrap_or_else(PoisonError::into_inner), processes);
         }
     }
 
     /// Removes a twin, which was below the root when it was forked, and everything below that twin.
     pub fn forget(&self, twin: u32) {
         let not_own = below(twin);
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.retain(|process| process.pid != twin && !not_own.contains(&process.pid));
+        let mut tracked = self.tracked.lock().unwrap_or_else(PoisonError::into_inner);
+        tracked.retain(|process| process.pid != twin && !not_own.contains(&process.pid));
     }
 
     /// What the root has started, and is still below it.
@@ -300,17 +300,17 @@ impl Part {
     }
 }
 
-fn add(seen: &mut Vec<Seen>, processes: &[u32]) {
+fn add(tracked: &mut Vec<TrackedProcess>, processes: &[u32]) {
     for pid in processes {
-        if seen.len() == SEEN_MAX {
+        if tracked.len() == TRACKED_MAX {
             return;
         }
-        if seen.iter().any(|process| process.pid == *pid) {
+        if tracked.iter().any(|process| process.pid == *pid) {
             continue;
         }
         let number = Pid::from_raw(pid.cast_signed());
         let handle = number.and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
-        seen.extend(handle.map(|handle| Seen { pid: *pid, handle }));
+        tracked.extend(handle.map(|handle| TrackedProcess { pid: *pid, handle }));
     }
 }
 
@@ -324,7 +324,7 @@ fn wait_for_end(process: &OwnedFd, longest: Duration) {
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&longest));
 }
 
-impl Held {
+impl HeldTree {
     /// Of a keeper whose twin is held from outside, and what it starts itself by being a subreaper.
     fn of_twin() -> Self {
         Self::new(Hold::Subreaper, 0)
@@ -416,12 +416,12 @@ mod tests {
              \tctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)\n\
              os.waitpid(pid, 0)",
         );
-        let part = Part::of(child.id(), &[]).unwrap();
+        let part = SessionProcesses::of(child.id(), &[]).unwrap();
         let members = part.members();
         assert_eq!(members.len(), 2, "{members:?}");
         let inner = *members.iter().find(|pid| **pid != child.id()).unwrap();
         assert!(!is_zombie(inner));
-        let inner = Part::of(inner, &[]).unwrap();
+        let inner = SessionProcesses::of(inner, &[]).unwrap();
         while part.kill(&[]).is_some() && !inner.root_ended() {}
         child.wait().unwrap();
         assert!(inner.root_ended() && part.members().is_empty());

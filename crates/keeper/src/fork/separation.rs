@@ -10,11 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
-use windlass_procs::twin::Part;
+use windlass_procs::twin::SessionProcesses;
 use windlass_protocol::limits::NOT_CARRIED_MAX;
 use windlass_protocol::link::CanReach;
 
-use super::Refused;
+use super::ForkRefusal;
 use crate::family::Family;
 
 /// What `/proc` says of a filtered thread.
@@ -22,16 +22,16 @@ const SECCOMP_FILTERED: u32 = 2;
 
 /// A session's threads before a fork.
 #[derive(Debug)]
-pub(super) struct Before {
+pub(super) struct ThreadSnapshot {
     worker: u32,
     /// The filters of the worker's first thread, which forks.
     filters: u32,
-    threads: BTreeMap<u32, Thread>,
+    threads: BTreeMap<u32, ThreadStatus>,
 }
 
 /// What the kernel says of one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Thread {
+struct ThreadStatus {
     number: u32,
     /// Its number in the session's own namespace.
     number_inside: u32,
@@ -44,7 +44,7 @@ struct Thread {
 
 /// Why there can be no twin.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum NotApart {
+enum SeparationError {
     #[error("the process that called itself the twin was there before the fork")]
     NotNew,
     #[error("the twin has ended")]
@@ -60,9 +60,9 @@ enum NotApart {
 pub(super) fn check_apart(
     family: &Family,
     who: Option<(u32, Option<u32>)>,
-    before: Option<&Before>,
-    twin: &Part,
-) -> Result<Vec<CanReach>, Refused> {
+    before: Option<&ThreadSnapshot>,
+    twin: &SessionProcesses,
+) -> Result<Vec<CanReach>, ForkRefusal> {
     // Nothing confines the session.
     let Some(before) = before else { return Ok(Vec::new()) };
     let of_twin: HashSet<u32> = twin.below_root().into_iter().chain([twin.root()]).collect();
@@ -70,33 +70,33 @@ pub(super) fn check_apart(
     let mut after = session_threads(family, who);
     after.retain(|thread| !of_twin.contains(&thread.process));
     let checked = before.compare(twin.root(), twin_threads, after);
-    if matches!(checked, Err(NotApart::Twin | NotApart::Original)) {
+    if matches!(checked, Err(SeparationError::Twin | SeparationError::Original)) {
         kill(twin, &of_twin);
     }
-    checked.map_err(|not_apart| Refused::new(not_apart.to_string()))
+    checked.map_err(|not_apart| ForkRefusal::new(not_apart.to_string()))
 }
 
 /// The threads of the worker, and of what the session's code has started.
-fn session_threads(family: &Family, who: Option<(u32, Option<u32>)>) -> Vec<Thread> {
+fn session_threads(family: &Family, who: Option<(u32, Option<u32>)>) -> Vec<ThreadStatus> {
     let Some((worker, init)) = who else { return Vec::new() };
     let twins = family.spared();
     let listed = family.listed();
     let numbers = listed.session_threads(worker, init);
-    let read = numbers.filter_map(Thread::read);
+    let read = numbers.filter_map(ThreadStatus::read);
     read.filter(|thread| !twins.contains(&thread.process)).collect()
 }
 
-impl Before {
+impl ThreadSnapshot {
     /// The session's threads at this moment.
-    pub fn look(family: &Family, who: Option<(u32, Option<u32>)>) -> Result<Self, Refused> {
+    pub fn look(family: &Family, who: Option<(u32, Option<u32>)>) -> Result<Self, ForkRefusal> {
         let worker = who.map(|(worker, _)| worker).unwrap_or_default();
         Self::new(worker, session_threads(family, who))
-            .ok_or_else(|| Refused::new("its worker cannot be looked at"))
+            .ok_or_else(|| ForkRefusal::new("its worker cannot be looked at"))
     }
 
-    fn new(worker: u32, threads: Vec<Thread>) -> Option<Self> {
+    fn new(worker: u32, threads: Vec<ThreadStatus>) -> Option<Self> {
         let numbered = threads.into_iter().map(|thread| (thread.number, thread));
-        let threads: BTreeMap<u32, Thread> = numbered.collect();
+        let threads: BTreeMap<u32, ThreadStatus> = numbered.collect();
         let filters = threads.get(&worker)?.filters;
         Some(Self { worker, filters, threads })
     }
@@ -118,21 +118,21 @@ impl Before {
     fn compare(
         &self,
         twin: u32,
-        twin_threads: Vec<Thread>,
-        after: Vec<Thread>,
-    ) -> Result<Vec<CanReach>, NotApart> {
+        twin_threads: Vec<ThreadStatus>,
+        after: Vec<ThreadStatus>,
+    ) -> Result<Vec<CanReach>, SeparationError> {
         if self.threads.values().any(|thread| thread.process == twin) {
-            return Err(NotApart::NotNew);
+            return Err(SeparationError::NotNew);
         }
         if twin_threads.is_empty() {
-            return Err(NotApart::TwinEnded);
+            return Err(SeparationError::TwinEnded);
         }
         if !twin_threads.iter().all(|thread| self.has_layer(thread)) {
-            return Err(NotApart::Twin);
+            return Err(SeparationError::Twin);
         }
         let first = after.iter().find(|thread| thread.number == self.worker);
         if !first.is_some_and(|thread| self.has_layer(thread)) {
-            return Err(NotApart::Original);
+            return Err(SeparationError::Original);
         }
         let mut found = BTreeMap::new();
         for thread in after.iter().filter(|thread| !self.has_layer(thread)) {
@@ -148,7 +148,7 @@ impl Before {
     }
 
     /// Whether a thread has added a layer since, or has it from the thread or process that started it.
-    fn has_layer(&self, thread: &Thread) -> bool {
+    fn has_layer(&self, thread: &ThreadStatus) -> bool {
         let known = self.threads.get(&thread.number);
         let before = known.map_or(self.filters, |before| before.filters);
         thread.is_confined && thread.filters > before
@@ -156,7 +156,7 @@ impl Before {
 }
 
 /// SIGKILL to a twin and to what it has started.
-fn kill(twin: &Part, of_twin: &HashSet<u32>) {
+fn kill(twin: &SessionProcesses, of_twin: &HashSet<u32>) {
     // By the handle: the number may be another process's by now.
     let _ = pidfd_send_signal(twin.handle(), Signal::KILL);
     for process in of_twin.iter().filter(|process| **process != twin.root()) {
@@ -175,13 +175,13 @@ fn shortened(mut found: Vec<CanReach>) -> Vec<CanReach> {
     found
 }
 
-fn threads_of(process: u32) -> Vec<Thread> {
+fn threads_of(process: u32) -> Vec<ThreadStatus> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-    numbers.filter_map(Thread::read).collect()
+    numbers.filter_map(ThreadStatus::read).collect()
 }
 
-impl Thread {
+impl ThreadStatus {
     /// Nothing for a thread that has ended.
     fn read(number: u32) -> Option<Self> {
         // The name can hold any bytes, but no line's end: the kernel writes that as two characters.
@@ -221,11 +221,11 @@ mod tests {
     const TWIN: u32 = 20;
 
     /// `number/process=filters`, by spaces.
-    fn threads(text: &str) -> Vec<Thread> {
+    fn threads(text: &str) -> Vec<ThreadStatus> {
         let thread = |one: &str| {
             let (name, filters) = one.split_once('=').unwrap();
             let (number, process) = name.split_once('/').unwrap();
-            Thread {
+            ThreadStatus {
                 number: number.parse().unwrap(),
                 number_inside: number.parse().unwrap(),
                 process: process.parse().unwrap(),
@@ -239,7 +239,7 @@ mod tests {
 
     /// What is said of a fork: before, the twin's threads, after.
     fn said(before: &str, twin: &str, after: &str) -> String {
-        let before = Before::new(WORKER, threads(before)).unwrap();
+        let before = ThreadSnapshot::new(WORKER, threads(before)).unwrap();
         match before.compare(TWIN, threads(twin), threads(after)) {
             Err(not_apart) => format!("{not_apart:?}"),
             Ok(found) => {
@@ -287,12 +287,13 @@ mod tests {
     fn a_status_is_read_whatever_the_thread_calls_itself() {
         let status = "Name:\t\u{1b}[31m\\nNSpid:\t1\nState:\tS (sleeping)\nTgid:\t7\nPid:\t8\n\
             NSpid:\t8\t3\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t4\n";
-        let thread = Thread::parse(8, status).unwrap();
+        let thread = ThreadStatus::parse(8, status).unwrap();
         assert_eq!(thread.name, "?[31m\\nNSpid:?1");
         assert_eq!((thread.process, thread.number_inside, thread.filters), (7, 3, 4));
         assert!(thread.is_confined);
-        assert_eq!(Thread::parse(8, &status.replace("S (sleeping)", "Z (zombie)")), None);
-        let open = Thread::parse(8, &status.replace("NoNewPrivs:\t1", "NoNewPrivs:\t0")).unwrap();
+        assert_eq!(ThreadStatus::parse(8, &status.replace("S (sleeping)", "Z (zombie)")), None);
+        let open =
+            ThreadStatus::parse(8, &status.replace("NoNewPrivs:\t1", "NoNewPrivs:\t0")).unwrap();
         assert!(!open.is_confined);
     }
 }

@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use windlass_beneath::{Directory, Links, READ, open_beneath};
 
-use super::processes::Processes;
+use super::processes::ProcessList;
 
 /// Entries that one look takes in; the walk goes on with the next.
 const ENTRIES_PER_LOOK: usize = 4096;
@@ -29,11 +29,11 @@ const REMEMBERED_MAX: usize = 100_000;
 
 /// Time between two walks, in times of what the last one took: when room was lost, and when not.
 const PAUSE_WALKS: u32 = 10;
-const PAUSE_WALKS_UNCALLED: u32 = 100;
+const PAUSE_WALKS_UNPROMPTED: u32 = 100;
 
 /// The workspace's size as far as it is known.
 #[derive(Debug)]
-pub(crate) struct Disk {
+pub(crate) struct DiskMeter {
     /// Absent where it could not be opened: then nothing is measured.
     workspace: Option<Directory>,
     allowed: u64,
@@ -44,27 +44,27 @@ pub(crate) struct Disk {
     /// Its size when it was measured last, and what the file system had left then.
     size: u64,
     free: u64,
-    walk: Option<Walk>,
+    walk: Option<DiskWalk>,
     /// Nothing was hidden from us when the session began.
     sees_all: bool,
-    last: Option<Walked>,
+    last: Option<LastWalk>,
 }
 
 /// When a walk ended, and the time that it took of this process.
 #[derive(Debug, Clone, Copy)]
-struct Walked {
+struct LastWalk {
     at: Instant,
     took: Duration,
 }
 
 /// More than is allowed, and more than before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grown {
+pub(crate) struct OverDiskLimit {
     pub by: u64,
     pub allowed: u64,
 }
 
-impl Disk {
+impl DiskMeter {
     /// As it is now; it may grow as it likes. The path is the one that the node recorded.
     pub fn of(workspace: &Path) -> Self {
         let workspace = Directory::recorded(workspace).ok();
@@ -94,7 +94,11 @@ impl Disk {
     }
 
     /// Measures a part, if that is called for.
-    pub fn look(&mut self, now: Instant, processes: impl Fn() -> Processes) -> Option<Grown> {
+    pub fn look(
+        &mut self,
+        now: Instant,
+        processes: impl Fn() -> ProcessList,
+    ) -> Option<OverDiskLimit> {
         let free = free_bytes(self.workspace.as_ref()?)?;
         self.look_with(now, free, processes)
     }
@@ -103,16 +107,16 @@ impl Disk {
         &mut self,
         now: Instant,
         free: u64,
-        processes: impl Fn() -> Processes,
-    ) -> Option<Grown> {
+        processes: impl Fn() -> ProcessList,
+    ) -> Option<OverDiskLimit> {
         if self.walk.is_none() {
             if !self.worth_a_walk(now, free) {
                 return None;
             }
-            self.walk = Walk::begin(self.workspace.as_ref()?, self.began, free);
+            self.walk = DiskWalk::begin(self.workspace.as_ref()?, self.began, free);
         }
         let (root, walk) = (self.workspace.as_ref()?, self.walk.as_mut()?);
-        if walk.go_on(root, ENTRIES_PER_LOOK) == Progress::More {
+        if walk.go_on(root, ENTRIES_PER_LOOK) == WalkProgress::More {
             return None;
         }
         let walk = self.walk.take()?;
@@ -124,14 +128,14 @@ impl Disk {
         }
         let before = std::mem::replace(&mut self.size, size);
         self.free = walk.free;
-        self.last = Some(Walked { at: now, took: walk.took });
+        self.last = Some(LastWalk { at: now, took: walk.took });
         let Some(baseline) = self.baseline else {
             self.baseline = Some(size.saturating_sub(walk.new_bytes));
             self.sees_all = !walk.blind;
             return None;
         };
         let by = size.saturating_sub(baseline);
-        (by > self.allowed && size > before).then_some(Grown { by, allowed: self.allowed })
+        (by > self.allowed && size > before).then_some(OverDiskLimit { by, allowed: self.allowed })
     }
 
     fn worth_a_walk(&self, now: Instant, free: u64) -> bool {
@@ -139,7 +143,7 @@ impl Disk {
         let left = baseline.saturating_add(self.allowed).saturating_sub(self.size);
         let pause = match self.free.saturating_sub(free) > left {
             true => PAUSE_WALKS,
-            false => PAUSE_WALKS_UNCALLED,
+            false => PAUSE_WALKS_UNPROMPTED,
         };
         self.last.is_none_or(|walked| now >= walked.at + walked.took * pause)
     }
@@ -147,7 +151,7 @@ impl Disk {
 
 /// A walk that may be taken in parts.
 #[derive(Debug)]
-struct Walk {
+struct DiskWalk {
     took: Duration,
     /// What the file system had left when it began.
     free: u64,
@@ -166,12 +170,12 @@ struct Walk {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum WalkProgress {
     More,
     Done,
 }
 
-impl Walk {
+impl DiskWalk {
     fn begin(root: &Directory, session_began: SystemTime, free: u64) -> Option<Self> {
         let device = root.stat().ok()?.st_dev;
         Some(Self {
@@ -188,17 +192,17 @@ impl Walk {
         })
     }
 
-    fn go_on(&mut self, root: &Directory, entries_max: usize) -> Progress {
+    fn go_on(&mut self, root: &Directory, entries_max: usize) -> WalkProgress {
         let began = Instant::now();
         let progress = self.take_in(root, entries_max);
         self.took += began.elapsed();
         progress
     }
 
-    fn take_in(&mut self, root: &Directory, entries_max: usize) -> Progress {
+    fn take_in(&mut self, root: &Directory, entries_max: usize) -> WalkProgress {
         for _ in 0..entries_max {
             let Some((reading, path)) = &mut self.reading else {
-                let Some(path) = self.todo.pop() else { return Progress::Done };
+                let Some(path) = self.todo.pop() else { return WalkProgress::Done };
                 match read(root, &path) {
                     Ok(reading) => self.reading = Some((reading, path)),
                     Err(errno) => self.blind |= hides(errno),
@@ -223,7 +227,7 @@ impl Walk {
                 None => self.reading = None,
             }
         }
-        Progress::More
+        WalkProgress::More
     }
 
     fn count(&mut self, about: &Statx, path: PathBuf) {
@@ -325,11 +329,11 @@ mod tests {
     }
 
     /// Looks until a walk, if one is called for, is done.
-    fn look(disk: &mut Disk, free: u64) -> Option<u64> {
+    fn look(disk: &mut DiskMeter, free: u64) -> Option<u64> {
         let now = Instant::now();
         disk.last = None;
         loop {
-            let grown = disk.look_with(now, free, Processes::default);
+            let grown = disk.look_with(now, free, ProcessList::default);
             if grown.is_some() || disk.walk.is_none() {
                 return grown.map(|grown| grown.by / MIB);
             }
@@ -340,7 +344,7 @@ mod tests {
     #[test]
     fn growth_over_the_limit_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
+        let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
         assert_eq!(disk.baseline, Some(0));
         write(dir.path(), "a", 5 * MIB);
         assert_eq!(look(&mut disk, 95 * MIB), Some(5));
@@ -350,9 +354,9 @@ mod tests {
     #[test]
     fn it_is_found_soon_if_room_was_lost_and_later_if_others_freed_as_much() {
         let dir = tempfile::tempdir().unwrap();
-        let walked = Walked { at: Instant::now(), took: Duration::from_millis(20) };
-        let disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
-        let disk = Disk { last: Some(walked), ..disk };
+        let walked = LastWalk { at: Instant::now(), took: Duration::from_millis(20) };
+        let disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
+        let disk = DiskMeter { last: Some(walked), ..disk };
         let worth = |ms, free| disk.worth_a_walk(walked.at + Duration::from_millis(ms), free);
         assert!(!worth(199, 95 * MIB) && worth(200, 95 * MIB));
         assert!(!worth(1999, 100 * MIB) && worth(2000, 100 * MIB));
@@ -363,7 +367,7 @@ mod tests {
     fn what_was_there_before_is_not_growth() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "before", 6 * MIB);
-        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
+        let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
         assert_eq!(disk.baseline, None);
         disk.began = made_later(dir.path(), "before", "quick");
         assert_eq!(look(&mut disk, 100 * MIB), None);
@@ -377,7 +381,7 @@ mod tests {
     #[test]
     fn a_full_session_may_remove_files_and_may_not_grow() {
         let dir = tempfile::tempdir().unwrap();
-        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
+        let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
         write(dir.path(), "a", 5 * MIB);
         write(dir.path(), "b", 3 * MIB);
         assert_eq!(look(&mut disk, 92 * MIB), Some(8));
@@ -398,8 +402,8 @@ mod tests {
             }
         }
         let root = Directory::trusted(dir.path()).unwrap();
-        let mut walk = Walk::begin(&root, SystemTime::now(), 0).unwrap();
-        let parts = (1..).find(|_| walk.go_on(&root, ENTRIES_PER_LOOK) == Progress::Done);
+        let mut walk = DiskWalk::begin(&root, SystemTime::now(), 0).unwrap();
+        let parts = (1..).find(|_| walk.go_on(&root, ENTRIES_PER_LOOK) == WalkProgress::Done);
         assert_eq!(parts, Some(2));
         assert!(walk.bytes >= 40 * 150 * 512 && !walk.blind, "{}", walk.bytes);
     }
@@ -412,8 +416,8 @@ mod tests {
         std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
         std::os::unix::fs::symlink(other.path(), dir.path().join("out")).unwrap();
         let root = Directory::trusted(dir.path()).unwrap();
-        let mut walk = Walk::begin(&root, SystemTime::now(), 0).unwrap();
-        assert_eq!(walk.go_on(&root, ENTRIES_PER_LOOK), Progress::Done);
+        let mut walk = DiskWalk::begin(&root, SystemTime::now(), 0).unwrap();
+        assert_eq!(walk.go_on(&root, ENTRIES_PER_LOOK), WalkProgress::Done);
         assert_eq!(walk.bytes / MIB, 1);
     }
 
@@ -434,7 +438,7 @@ mod tests {
         let mut said = [0];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
         let device = Directory::trusted(dir.path()).unwrap().stat().unwrap().st_dev;
-        let unlinked = Processes::below_this().unlinked_bytes(device);
+        let unlinked = ProcessList::below_this().unlinked_bytes(device);
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(unlinked >= 3_000_000, "{unlinked}");

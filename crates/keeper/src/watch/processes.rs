@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::StatFs;
-use windlass_procs::{process_file, tables};
+use windlass_procs::{fd_tables, process_file};
 
 /// Processes that one listing takes in; with more, the session is over any limit it may have.
 const LISTED_MAX: usize = 4096;
@@ -14,12 +14,12 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Processes by their numbers in our `/proc`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Processes {
-    below: HashMap<u32, Process>,
+pub(crate) struct ProcessList {
+    below: HashMap<u32, ProcessInfo>,
 }
 
 #[derive(Debug, Clone)]
-struct Process {
+struct ProcessInfo {
     parent: u32,
     threads: Vec<u32>,
     /// The thread that answers for its memory: the first that has not ended.
@@ -27,7 +27,7 @@ struct Process {
     resident_pages: u64,
 }
 
-impl Processes {
+impl ProcessList {
     /// Everything that was started below this process and has not been reaped.
     pub fn below_this() -> Self {
         // Our number in the `/proc` that is mounted here, which may be that of an outer namespace.
@@ -42,7 +42,7 @@ impl Processes {
                 break;
             }
             let tasks = Tasks::of(pid);
-            if let Some(process) = Process::read(pid, tasks.threads)
+            if let Some(process) = ProcessInfo::read(pid, tasks.threads)
                 && listed.below.insert(pid, process).is_none()
             {
                 todo.extend(tasks.children);
@@ -55,7 +55,7 @@ impl Processes {
     pub fn of(numbers: impl Iterator<Item = u32>) -> Self {
         let mut listed = Self::default();
         for pid in numbers.take(LISTED_MAX) {
-            if let Some(process) = Process::read(pid, Tasks::of(pid).threads) {
+            if let Some(process) = ProcessInfo::read(pid, Tasks::of(pid).threads) {
                 listed.below.insert(pid, process);
             }
         }
@@ -111,7 +111,7 @@ impl Processes {
     /// The same with shared pages divided among those that share them. Takes the kernel a while.
     pub fn proportional_bytes(&self) -> u64 {
         let page = rustix::param::page_size() as u64;
-        let of = |process: &Process| {
+        let of = |process: &ProcessInfo| {
             proportional(process.holder).unwrap_or(process.resident_pages * page)
         };
         self.below.values().map(of).sum()
@@ -121,7 +121,7 @@ impl Processes {
     pub fn unlinked_bytes(&self, device: u64) -> u64 {
         let mut seen = HashSet::new();
         let mut bytes = 0;
-        for thread in self.below.values().flat_map(Process::tables) {
+        for thread in self.below.values().flat_map(ProcessInfo::tables) {
             let Ok(open) = std::fs::read_dir(format!("/proc/{thread}/fd")) else { continue };
             for entry in open.flatten() {
                 let Ok(file) = std::fs::metadata(entry.path()) else { continue };
@@ -148,21 +148,21 @@ impl Processes {
 
     #[cfg(test)]
     pub fn of_threads(threads: &[u64]) -> Self {
-        let process = |threads: &u64| Process::of(1, (2..).take(*threads as usize).collect());
+        let process = |threads: &u64| ProcessInfo::of(1, (2..).take(*threads as usize).collect());
         Self { below: (2..).zip(threads.iter().map(process)).collect() }
     }
 }
 
-impl Process {
+impl ProcessInfo {
     fn read(pid: u32, threads: Vec<u32>) -> Option<Self> {
-        let first = Stat::read(pid)?;
+        let first = ThreadStat::read(pid)?;
         // A process whose first thread has ended goes on in the others, and says of itself that it
         // has nothing.
         let others = || threads.iter().filter(|thread| **thread != pid);
         let (holder, held) = match first.has_memory {
             true => (pid, first),
             false => others()
-                .filter_map(|thread| Some((*thread, Stat::read(*thread)?)))
+                .filter_map(|thread| Some((*thread, ThreadStat::read(*thread)?)))
                 .find(|(_, stat)| stat.has_memory)
                 .unwrap_or((pid, first)),
         };
@@ -171,7 +171,7 @@ impl Process {
 
     /// One thread for each table of descriptors. Mostly that is one for all threads.
     fn tables(&self) -> impl Iterator<Item = u32> {
-        let own = |thread: &&u32| !tables::are_one(self.holder, **thread);
+        let own = |thread: &&u32| !fd_tables::are_shared(self.holder, **thread);
         let apart = self.threads.iter().filter(|thread| **thread != self.holder).filter(own);
         std::iter::once(self.holder).chain(apart.copied())
     }
@@ -184,13 +184,13 @@ impl Process {
 
 /// What `/proc` says of a process through one of its threads.
 #[derive(Debug, Clone, Copy)]
-struct Stat {
+struct ThreadStat {
     parent: u32,
     has_memory: bool,
     resident_pages: u64,
 }
 
-impl Stat {
+impl ThreadStat {
     fn read(thread: u32) -> Option<Self> {
         let stat = process_file::read(thread, "stat").ok()?;
         // The name is in brackets and may hold anything; the fields go on after the last one.
@@ -292,19 +292,19 @@ mod tests {
     fn what_is_started_below_is_found_with_its_size() {
         let child = python("");
         let pid = child.id();
-        let listed = Processes::below_this();
+        let listed = ProcessList::below_this();
         assert!(listed.below.contains_key(&pid));
         assert!(listed.threads() >= 1);
         assert!(listed.resident_bytes() > 0);
         assert!(listed.proportional_bytes() <= listed.resident_bytes());
         end(child);
-        assert!(!Processes::below_this().below.contains_key(&pid));
+        assert!(!ProcessList::below_this().below.contains_key(&pid));
     }
 
     #[test]
     fn memory_that_only_a_descriptor_holds_is_counted() {
         let child = python("f = os.memfd_create('x'); os.write(f, bytes(8 << 20))");
-        let held = Processes::below_this().unmapped_bytes();
+        let held = ProcessList::below_this().unmapped_bytes();
         assert!((8 << 20..16 << 20).contains(&held), "{held}");
         end(child);
     }
@@ -321,7 +321,7 @@ mod tests {
              threading.Thread(target=other).start()\n\
              ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)",
         );
-        let listed = Processes::of([child.id()].into_iter());
+        let listed = ProcessList::of([child.id()].into_iter());
         assert!(listed.resident_bytes() > 8 << 20, "{listed:?}");
         assert!(listed.proportional_bytes() > 8 << 20);
         end(child);
@@ -329,10 +329,10 @@ mod tests {
 
     #[test]
     fn only_what_the_worker_does_not_hang_from_is_left_over() {
-        let of = |pairs: &[(u32, u32)]| Processes {
+        let of = |pairs: &[(u32, u32)]| ProcessList {
             below: pairs
                 .iter()
-                .map(|(pid, parent)| (*pid, Process::of(*parent, vec![*pid])))
+                .map(|(pid, parent)| (*pid, ProcessInfo::of(*parent, vec![*pid])))
                 .collect(),
         };
         assert!(!of(&[(2, 1), (3, 1)]).others_than(3, Some(2)), "the init and the worker");

@@ -26,7 +26,7 @@ impl Place {
 
 fn ask(nursery: &Nursery) -> NurseryError {
     let null = null().unwrap();
-    nursery.keeper(null.as_fd(), null.as_fd(), Wanted::Auto).unwrap_err()
+    nursery.keeper(null.as_fd(), null.as_fd(), HoldMode::Auto).unwrap_err()
 }
 
 #[test]

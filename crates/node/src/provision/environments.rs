@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
-use windlass_procs::Wanted;
+use windlass_procs::HoldMode;
 use windlass_protocol::environments::EnvironmentList;
 
 use super::base::PlannedFor;
@@ -41,7 +41,7 @@ pub(super) struct Environments {
 impl Environments {
     pub fn new(config: &Config, trust: Arc<Trust>) -> Self {
         // Into a tree that is held without a namespace no zygote can fork.
-        let start = if config.hold == Wanted::Subreaper { StartBy::Exec } else { config.start };
+        let start = if config.hold == HoldMode::Subreaper { StartBy::Exec } else { config.start };
         let entries = config.environments.entries.iter();
         Self {
             start,

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 /// The figures of a session's cgroups.
 #[derive(Debug, Default)]
 pub struct Gauge {
-    memory: Option<Memory>,
+    memory: Option<MemoryCgroup>,
     pids: Option<PathBuf>,
 }
 
 #[derive(Debug)]
-struct Memory {
+struct MemoryCgroup {
     dir: PathBuf,
     files: &'static MemoryFiles,
 }
@@ -38,7 +38,7 @@ impl Gauge {
         let with = |file: &str| dirs.iter().find(|dir| dir.join(file).exists()).cloned();
         let memory = [&V2, &V1]
             .into_iter()
-            .find_map(|files| with(files.max).map(|dir| Memory { dir, files }));
+            .find_map(|files| with(files.max).map(|dir| MemoryCgroup { dir, files }));
         Self { memory, pids: with("pids.max") }
     }
 
@@ -74,7 +74,7 @@ impl Gauge {
 
     /// Bytes of memory now, and the most there may be; `None` where nothing limits them.
     pub fn memory(&self) -> Option<(u64, u64)> {
-        let Memory { dir, files } = self.memory.as_ref()?;
+        let MemoryCgroup { dir, files } = self.memory.as_ref()?;
         Some((number(&dir.join(files.current))?, number(&dir.join(files.max))?))
     }
 }

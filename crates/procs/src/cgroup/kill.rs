@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 /// The session's cgroup below our own.
 #[derive(Debug)]
-pub(crate) struct Cgroup {
+pub(crate) struct KillCgroup {
     dir: PathBuf,
     /// The cgroup that we ourselves stay in.
     home: PathBuf,
 }
 
-impl Cgroup {
+impl KillCgroup {
     /// Makes one, or nothing where that is refused or could not kill.
     pub(crate) fn make() -> Option<Self> {
         let home = own_cgroup()?;
@@ -30,7 +30,7 @@ impl Cgroup {
 
     /// Whatever `start` starts is in the cgroup from its first instruction on: we are in it
     /// meanwhile. The caller has one thread.
-    pub(crate) fn around<T>(&self, start: impl FnOnce() -> T) -> T {
+    pub(crate) fn start_inside<T>(&self, start: impl FnOnce() -> T) -> T {
         // If it fails, the children are found and ended one by one as everywhere else.
         let _ = self.enter();
         let started = start();

@@ -92,9 +92,9 @@ impl Cgroups {
                 let settings = controllers.iter().flat_map(|one| v2_settings(*one, limits));
                 self.dirs.iter().zip([settings]).try_for_each(|(dir, all)| write_all(dir, all))
             }
-            CgroupSupport::V1 { places } => {
-                self.dirs.iter().zip(places).try_for_each(|(dir, place)| {
-                    write_all(dir, v1_settings(place.controller, limits).into_iter())
+            CgroupSupport::V1 { hierarchies } => {
+                self.dirs.iter().zip(hierarchies).try_for_each(|(dir, hierarchy)| {
+                    write_all(dir, v1_settings(hierarchy.controller, limits).into_iter())
                 })
             }
             CgroupSupport::None { .. } => Ok(()),
@@ -152,24 +152,24 @@ struct Setting {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
-    Must,
+    Required,
     /// Not every kernel has the file.
-    WhereThere,
+    IfPresent,
 }
 
-fn must(file: &'static str, value: impl ToString) -> Setting {
-    Setting { file, text: value.to_string(), need: Need::Must }
+fn required(file: &'static str, value: impl ToString) -> Setting {
+    Setting { file, text: value.to_string(), need: Need::Required }
 }
 
-fn where_there(file: &'static str, value: impl ToString) -> Setting {
-    Setting { file, text: value.to_string(), need: Need::WhereThere }
+fn if_present(file: &'static str, value: impl ToString) -> Setting {
+    Setting { file, text: value.to_string(), need: Need::IfPresent }
 }
 
 fn write_all(dir: &Path, settings: impl Iterator<Item = Setting>) -> io::Result<()> {
     for setting in settings {
         let file = dir.join(setting.file);
         match std::fs::write(&file, setting.text) {
-            Err(error) if setting.need == Need::Must => return Err(at(&file, &error)),
+            Err(error) if setting.need == Need::Required => return Err(at(&file, &error)),
             _ => {}
         }
     }
@@ -181,16 +181,17 @@ fn v2_settings(controller: Controller, limits: &Limits) -> Vec<Setting> {
     match controller {
         Controller::Memory => {
             if let Some(bytes) = limits.memory_bytes {
-                settings.push(must("memory.max", bytes));
-                settings.push(where_there("memory.swap.max", 0));
-                settings.push(where_there("memory.oom.group", 1));
+                settings.push(required("memory.max", bytes));
+                settings.push(if_present("memory.swap.max", 0));
+                settings.push(if_present("memory.oom.group", 1));
             }
         }
         Controller::Pids => settings.extend(pids_max(limits)),
         Controller::Cpu => {
-            settings.push(where_there("cpu.weight", CPU_WEIGHT));
+            settings.push(if_present("cpu.weight", CPU_WEIGHT));
             if let Some(percent) = limits.cpu_percent {
-                settings.push(must("cpu.max", format!("{} {CPU_PERIOD_US}", quota_us(percent))));
+                settings
+                    .push(required("cpu.max", format!("{} {CPU_PERIOD_US}", quota_us(percent))));
             }
         }
     }
@@ -202,17 +203,17 @@ fn v1_settings(controller: Controller, limits: &Limits) -> Vec<Setting> {
     match controller {
         Controller::Memory => {
             if let Some(bytes) = limits.memory_bytes {
-                settings.push(must("memory.limit_in_bytes", bytes));
+                settings.push(required("memory.limit_in_bytes", bytes));
                 // Memory and swap together: after the first, which it cannot be below.
-                settings.push(where_there("memory.memsw.limit_in_bytes", bytes));
+                settings.push(if_present("memory.memsw.limit_in_bytes", bytes));
             }
         }
         Controller::Pids => settings.extend(pids_max(limits)),
         Controller::Cpu => {
-            settings.push(where_there("cpu.shares", CPU_SHARES));
+            settings.push(if_present("cpu.shares", CPU_SHARES));
             if let Some(percent) = limits.cpu_percent {
-                settings.push(must("cpu.cfs_period_us", CPU_PERIOD_US));
-                settings.push(must("cpu.cfs_quota_us", quota_us(percent)));
+                settings.push(required("cpu.cfs_period_us", CPU_PERIOD_US));
+                settings.push(required("cpu.cfs_quota_us", quota_us(percent)));
             }
         }
     }
@@ -221,7 +222,7 @@ fn v1_settings(controller: Controller, limits: &Limits) -> Vec<Setting> {
 
 fn pids_max(limits: &Limits) -> Option<Setting> {
     let most = |most| (u64::from(most) + OWN_PROCESSES).min(PIDS_MAX);
-    limits.processes.map(|processes| must("pids.max", most(processes)))
+    limits.processes.map(|processes| required("pids.max", most(processes)))
 }
 
 fn quota_us(percent: u32) -> u64 {
@@ -232,24 +233,24 @@ fn quota_us(percent: u32) -> u64 {
 fn at(path: &Path, error: &io::Error) -> io::Error {
     let (path, kind) = (path.to_owned(), error.kind());
     let reason = error.raw_os_error().map(io::Error::from_raw_os_error);
-    io::Error::new(kind, AtPath { path, reason, text: error.to_string() })
+    io::Error::new(kind, PathError { path, reason, text: error.to_string() })
 }
 
 /// An error with its path, and the kernel's reason as its source.
 #[derive(Debug)]
-struct AtPath {
+struct PathError {
     path: PathBuf,
     reason: Option<io::Error>,
     text: String,
 }
 
-impl std::fmt::Display for AtPath {
+impl std::fmt::Display for PathError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.path.display(), self.text)
     }
 }
 
-impl std::error::Error for AtPath {
+impl std::error::Error for PathError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.reason.as_ref().map(|reason| reason as _)
     }
@@ -260,7 +261,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::cgroup::Place;
+    use crate::cgroup::V1Hierarchy;
 
     const LIMITS: Limits = Limits {
         memory_bytes: Some(64 << 20),
@@ -329,13 +330,14 @@ mod tests {
     #[test]
     fn version_1_has_a_directory_for_each_controller() {
         let parent = tempfile::tempdir().unwrap();
-        let place = |controller: Controller| {
-            let place = Place { controller, parent: parent.path().join(controller.as_str()) };
-            std::fs::create_dir(&place.parent).unwrap();
-            place
+        let hierarchy = |controller: Controller| {
+            let hierarchy =
+                V1Hierarchy { controller, parent: parent.path().join(controller.as_str()) };
+            std::fs::create_dir(&hierarchy.parent).unwrap();
+            hierarchy
         };
         let support =
-            CgroupSupport::V1 { places: Controller::ALL.into_iter().map(place).collect() };
+            CgroupSupport::V1 { hierarchies: Controller::ALL.into_iter().map(hierarchy).collect() };
         let made = Cgroups::make(&support, "s", &LIMITS).unwrap();
         let [memory, pids, cpu] = <[PathBuf; 3]>::try_from(made.dirs()).unwrap();
         assert_eq!(
@@ -359,10 +361,12 @@ mod tests {
     #[test]
     fn a_failed_making_leaves_nothing() {
         let parent = tempfile::tempdir().unwrap();
-        let place = |controller, name: &str| Place { controller, parent: parent.path().join(name) };
+        let hierarchy =
+            |controller, name: &str| V1Hierarchy { controller, parent: parent.path().join(name) };
         std::fs::create_dir(parent.path().join("there")).unwrap();
-        let places = vec![place(Controller::Pids, "there"), place(Controller::Memory, "not-there")];
-        let error = Cgroups::make(&CgroupSupport::V1 { places }, "s", &LIMITS).unwrap_err();
+        let hierarchies =
+            vec![hierarchy(Controller::Pids, "there"), hierarchy(Controller::Memory, "not-there")];
+        let error = Cgroups::make(&CgroupSupport::V1 { hierarchies }, "s", &LIMITS).unwrap_err();
         assert!(error.to_string().contains("not-there"), "{error}");
         assert!(!parent.path().join("there/s").exists());
     }

@@ -29,26 +29,26 @@ impl Controller {
     }
 
     /// A file that a directory has exactly when the controller is on in it.
-    fn mark(self, version: Version) -> &'static str {
+    fn mark(self, version: CgroupVersion) -> &'static str {
         match (self, version) {
-            (Self::Memory, Version::One) => "memory.limit_in_bytes",
-            (Self::Memory, Version::Two) => "memory.max",
+            (Self::Memory, CgroupVersion::One) => "memory.limit_in_bytes",
+            (Self::Memory, CgroupVersion::Two) => "memory.max",
             (Self::Pids, _) => "pids.max",
-            (Self::Cpu, Version::One) => "cpu.shares",
-            (Self::Cpu, Version::Two) => "cpu.weight",
+            (Self::Cpu, CgroupVersion::One) => "cpu.shares",
+            (Self::Cpu, CgroupVersion::Two) => "cpu.weight",
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
+enum CgroupVersion {
     One,
     Two,
 }
 
 /// Where one controller's directories can be made: a hierarchy of version 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct V1Hierarchy {
     pub controller: Controller,
     pub parent: PathBuf,
 }
@@ -64,7 +64,7 @@ pub enum CgroupSupport {
     },
     /// A hierarchy each.
     V1 {
-        places: Vec<Place>,
+        hierarchies: Vec<V1Hierarchy>,
     },
     None {
         reason: String,
@@ -78,14 +78,16 @@ impl CgroupSupport {
     /// of a node.
     pub fn detect() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-        choose(&read("/proc/self/cgroup"), &read("/proc/self/mounts"), &Machine)
+        choose(&read("/proc/self/cgroup"), &read("/proc/self/mounts"), &MachineProbe)
     }
 
     /// Whether directories have this controller.
     pub fn has(&self, controller: Controller) -> bool {
         match self {
             Self::V2 { controllers, .. } => controllers.contains(&controller),
-            Self::V1 { places } => places.iter().any(|place| place.controller == controller),
+            Self::V1 { hierarchies } => {
+                hierarchies.iter().any(|hierarchy| hierarchy.controller == controller)
+            }
             Self::None { .. } => false,
         }
     }
@@ -94,14 +96,16 @@ impl CgroupSupport {
     pub(super) fn parents(&self) -> Vec<&Path> {
         match self {
             Self::V2 { parent, .. } => vec![parent],
-            Self::V1 { places } => places.iter().map(|place| place.parent.as_path()).collect(),
+            Self::V1 { hierarchies } => {
+                hierarchies.iter().map(|hierarchy| hierarchy.parent.as_path()).collect()
+            }
             Self::None { .. } => Vec::new(),
         }
     }
 }
 
 /// What choosing has to try. The real one is [`Machine`]; tests have others.
-trait Tries {
+trait CgroupProbe {
     /// The names of the files in a directory newly made in `parent`, and removed again. An error
     /// too where a process could not be moved from here into it.
     fn child(&self, parent: &Path) -> io::Result<Vec<String>>;
@@ -113,17 +117,17 @@ trait Tries {
 
 /// Version 2 where it can limit something, since it counts all of a session in one place; else
 /// version 1.
-fn choose(groups: &str, mounts: &str, tries: &impl Tries) -> CgroupSupport {
-    let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
-    if let Some(found) = choose_v2(groups, &mounts, tries) {
+fn choose(groups: &str, mounts: &str, probe: &impl CgroupProbe) -> CgroupSupport {
+    let mounts: Vec<CgroupMount> = mounts.lines().filter_map(CgroupMount::parse).collect();
+    if let Some(found) = choose_v2(groups, &mounts, probe) {
         return found;
     }
-    let places: Vec<Place> = Controller::ALL
+    let hierarchies: Vec<V1Hierarchy> = Controller::ALL
         .into_iter()
-        .filter_map(|controller| choose_v1(groups, &mounts, controller, tries))
+        .filter_map(|controller| choose_v1(groups, &mounts, controller, probe))
         .collect();
-    if !places.is_empty() {
-        return CgroupSupport::V1 { places };
+    if !hierarchies.is_empty() {
+        return CgroupSupport::V1 { hierarchies };
     }
     let reason = match mounts.is_empty() {
         true => "this machine has no cgroup file system",
@@ -139,17 +143,21 @@ fn choose(groups: &str, mounts: &str, tries: &impl Tries) -> CgroupSupport {
     CgroupSupport::None { reason: reason.to_owned(), remedy: remedy.to_owned() }
 }
 
-fn choose_v2(groups: &str, mounts: &[Mount], tries: &impl Tries) -> Option<CgroupSupport> {
-    let mount = mounts.iter().find(|mount| mount.version == Version::Two)?;
+fn choose_v2(
+    groups: &str,
+    mounts: &[CgroupMount],
+    probe: &impl CgroupProbe,
+) -> Option<CgroupSupport> {
+    let mount = mounts.iter().find(|mount| mount.version == CgroupVersion::Two)?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let home = mount.at.join(own);
     // Our own first, then those around it, the nearest first.
     let around = home.ancestors().take_while(|dir| dir.starts_with(&mount.at));
     let mut best: Option<(PathBuf, Vec<Controller>)> = None;
     for dir in around {
-        let mut found = child_controllers(dir, tries);
-        if found.len() < Controller::ALL.len() && turn_on(dir, dir == home, tries).is_ok() {
-            found = child_controllers(dir, tries);
+        let mut found = child_controllers(dir, probe);
+        if found.len() < Controller::ALL.len() && turn_on(dir, dir == home, probe).is_ok() {
+            found = child_controllers(dir, probe);
         }
         if found.len() > best.as_ref().map_or(0, |(_, controllers)| controllers.len()) {
             best = Some((dir.to_owned(), found));
@@ -163,18 +171,19 @@ fn choose_v2(groups: &str, mounts: &[Mount], tries: &impl Tries) -> Option<Cgrou
     best.map(|(parent, controllers)| CgroupSupport::V2 { parent, controllers })
 }
 
-fn child_controllers(dir: &Path, tries: &impl Tries) -> Vec<Controller> {
-    let files = tries.child(dir).unwrap_or_default();
-    let is_on = |controller: &Controller| files.iter().any(|f| f == controller.mark(Version::Two));
+fn child_controllers(dir: &Path, probe: &impl CgroupProbe) -> Vec<Controller> {
+    let files = probe.child(dir).unwrap_or_default();
+    let is_on =
+        |controller: &Controller| files.iter().any(|f| f == controller.mark(CgroupVersion::Two));
     Controller::ALL.into_iter().filter(is_on).collect()
 }
 
 /// Turns on in children of `dir` what `dir` itself has. The kernel refuses that while processes are
 /// in `dir`: we step down if we are the only one, and never move anybody else.
-fn turn_on(dir: &Path, home: bool, tries: &impl Tries) -> io::Result<()> {
-    tries.child(dir)?;
-    let had = tries.read(&dir.join("cgroup.controllers"))?;
-    let on = tries.read(&dir.join("cgroup.subtree_control"))?;
+fn turn_on(dir: &Path, home: bool, probe: &impl CgroupProbe) -> io::Result<()> {
+    probe.child(dir)?;
+    let had = probe.read(&dir.join("cgroup.controllers"))?;
+    let on = probe.read(&dir.join("cgroup.subtree_control"))?;
     let lists = |list: &str, name: &str| list.split_ascii_whitespace().any(|one| one == name);
     let wanted: Vec<String> = Controller::ALL
         .into_iter()
@@ -186,10 +195,10 @@ fn turn_on(dir: &Path, home: bool, tries: &impl Tries) -> io::Result<()> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let control = dir.join("cgroup.subtree_control");
-    match tries.write(&control, &wanted.join(" ")) {
+    match probe.write(&control, &wanted.join(" ")) {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy && home => {
-            tries.step_down(dir)?;
-            tries.write(&control, &wanted.join(" "))
+            probe.step_down(dir)?;
+            probe.write(&control, &wanted.join(" "))
         }
         other => other,
     }
@@ -197,14 +206,14 @@ fn turn_on(dir: &Path, home: bool, tries: &impl Tries) -> io::Result<()> {
 
 fn choose_v1(
     groups: &str,
-    mounts: &[Mount],
+    mounts: &[CgroupMount],
     controller: Controller,
-    tries: &impl Tries,
-) -> Option<Place> {
+    probe: &impl CgroupProbe,
+) -> Option<V1Hierarchy> {
     let name = controller.as_str();
-    let mount = mounts
-        .iter()
-        .find(|mount| mount.version == Version::One && mount.options.iter().any(|o| o == name))?;
+    let mount = mounts.iter().find(|mount| {
+        mount.version == CgroupVersion::One && mount.options.iter().any(|o| o == name)
+    })?;
     let own = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
@@ -215,26 +224,26 @@ fn choose_v1(
     [home, mount.at.clone()]
         .into_iter()
         .find(|dir| {
-            let mark = controller.mark(Version::One);
-            tries.child(dir).is_ok_and(|files| files.iter().any(|file| file == mark))
+            let mark = controller.mark(CgroupVersion::One);
+            probe.child(dir).is_ok_and(|files| files.iter().any(|file| file == mark))
         })
-        .map(|parent| Place { controller, parent })
+        .map(|parent| V1Hierarchy { controller, parent })
 }
 
 /// A mounted cgroup file system.
-struct Mount {
+struct CgroupMount {
     at: PathBuf,
-    version: Version,
+    version: CgroupVersion,
     options: Vec<String>,
 }
 
-impl Mount {
+impl CgroupMount {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split(' ').skip(1);
         let (at, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
         let version = match kind {
-            "cgroup" => Version::One,
-            "cgroup2" => Version::Two,
+            "cgroup" => CgroupVersion::One,
+            "cgroup2" => CgroupVersion::Two,
             _ => return None,
         };
         let options = options.split(',').map(str::to_owned).collect();
@@ -243,16 +252,16 @@ impl Mount {
 }
 
 /// Trying on the machine itself.
-struct Machine;
+struct MachineProbe;
 
 /// Gives each try a name of its own.
-static TRIES: AtomicU32 = AtomicU32::new(0);
+static PROBES: AtomicU32 = AtomicU32::new(0);
 
-impl Tries for Machine {
+impl CgroupProbe for MachineProbe {
     fn child(&self, parent: &Path) -> io::Result<Vec<String>> {
         // Whoever moves a process needs the right to write here, not only at its new place.
         rustix::fs::access(parent.join("cgroup.procs"), rustix::fs::Access::WRITE_OK)?;
-        let number = TRIES.fetch_add(1, Ordering::Relaxed);
+        let number = PROBES.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("windlass-try-{}-{number}", std::process::id()));
         std::fs::create_dir(&dir)?;
         let names = std::fs::read_dir(&dir).map(|entries| {
@@ -337,12 +346,12 @@ mod tests {
         }
     }
 
-    impl Tries for Fake {
+    impl CgroupProbe for Fake {
         fn child(&self, parent: &Path) -> io::Result<Vec<String>> {
             self.may_write(parent)?;
             let on = self.read(&parent.join("cgroup.subtree_control"))?;
             let marks = Controller::ALL.into_iter().filter(|one| on.contains(one.as_str()));
-            Ok(marks.map(|one| one.mark(Version::Two).to_owned()).collect())
+            Ok(marks.map(|one| one.mark(CgroupVersion::Two).to_owned()).collect())
         }
 
         fn read(&self, file: &Path) -> io::Result<String> {
@@ -422,7 +431,7 @@ mod tests {
     /// Version 1 hierarchies, some of which exist and are ours.
     struct Hierarchies(&'static [(&'static str, &'static str)]);
 
-    impl Tries for Hierarchies {
+    impl CgroupProbe for Hierarchies {
         fn child(&self, parent: &Path) -> io::Result<Vec<String>> {
             let found = self.0.iter().find(|(dir, _)| Path::new(dir) == parent);
             let (_, mark) = found.ok_or(io::ErrorKind::NotFound)?;
@@ -450,18 +459,19 @@ mod tests {
                       cgroup2 /c/unified cgroup2 rw 0 0";
         let groups = "4:memory:/job/7\n3:pids:/docker/abc\n2:cpu,cpuacct:/\n0::/";
         // The container's pids path is the host's: only the mount's root is there.
-        let tries = Hierarchies(&[
+        let probe = Hierarchies(&[
             ("/c/memory/job/7", "memory.limit_in_bytes"),
             ("/c/pids", "pids.max"),
             ("/c/cpu/", "cpu.stat"),
         ]);
-        let place = |controller, parent: &str| Place { controller, parent: parent.into() };
+        let hierarchy =
+            |controller, parent: &str| V1Hierarchy { controller, parent: parent.into() };
         assert_eq!(
-            choose(groups, mounts, &tries),
+            choose(groups, mounts, &probe),
             CgroupSupport::V1 {
-                places: vec![
-                    place(Controller::Memory, "/c/memory/job/7"),
-                    place(Controller::Pids, "/c/pids"),
+                hierarchies: vec![
+                    hierarchy(Controller::Memory, "/c/memory/job/7"),
+                    hierarchy(Controller::Pids, "/c/pids"),
                 ]
             }
         );

@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use windlass_beneath::{CopyError, CopyLimits, Directory, Ignorable, LeftOut, SkipRule, Skipped};
+use windlass_beneath::{
+    CopyError, CopyLimits, CopyOmissions, Directory, Ignorable, SkipRule, SkippedDirectory,
+};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{CopyScope, LeftOutDirectory, LeftOutReason};
 use windlass_protocol::limits::{FORK_BYTES_MAX, FORK_COPY_TIME, FORK_DEPTH_MAX, FORK_ENTRIES_MAX};
@@ -65,8 +67,13 @@ pub(super) fn copy(
 
 /// Puts a link where an installed directory was left out, if that is wanted. Whoever wrote a cache writes
 /// it again, which it could not through a link.
-fn left_out(from: &Path, to: &Directory, skipped: Skipped, in_place: InPlace) -> LeftOutDirectory {
-    let Skipped { path, why } = skipped;
+fn left_out(
+    from: &Path,
+    to: &Directory,
+    skipped: SkippedDirectory,
+    in_place: InPlace,
+) -> LeftOutDirectory {
+    let SkippedDirectory { path, why } = skipped;
     let (why, is_installed) = match why {
         Ignorable::Environment => (LeftOutReason::Environment, true),
         Ignorable::Packages => (LeftOutReason::Packages, true),
@@ -78,7 +85,7 @@ fn left_out(from: &Path, to: &Directory, skipped: Skipped, in_place: InPlace) ->
     LeftOutDirectory { path: path.display().to_string(), why, linked }
 }
 
-fn not_carried(LeftOut { named, others, .. }: LeftOut) -> Vec<NotCarried> {
+fn not_carried(CopyOmissions { named, others, .. }: CopyOmissions) -> Vec<NotCarried> {
     let name = |path: &Path, why: &str| format!("{}: {why}", path.display());
     let named = named.into_iter().map(|(path, why)| name(&path, why));
     let more = (others > 0).then(|| format!("{others} more"));
@@ -152,7 +159,7 @@ mod tests {
     #[test]
     fn what_was_left_out_is_named_with_its_reason() {
         let named = vec![("a/b".into(), "because")];
-        let left_out = LeftOut { named, others: 3, ..LeftOut::default() };
+        let left_out = CopyOmissions { named, others: 3, ..CopyOmissions::default() };
         let names: Vec<_> = not_carried(left_out).into_iter().map(|one| one.name).collect();
         assert_eq!(names, ["a/b: because", "3 more"]);
     }

@@ -3,41 +3,41 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use windlass_procs::Held;
-use windlass_procs::twin::{Part, kill_children_but};
+use windlass_procs::HeldTree;
+use windlass_procs::twin::{SessionProcesses, kill_children_but};
 
 use crate::family::Family;
-use crate::watch::Processes;
+use crate::watch::ProcessList;
 
 /// What belongs to the session.
 #[derive(Debug, Default)]
-pub(crate) enum Own {
+pub(crate) enum ProcessScope {
     /// All that this keeper has started.
     #[default]
-    Everything,
+    AllBelow,
     /// Its worker is a child of ours, and there are twins.
-    Child(Part),
+    OwnWorker(SessionProcesses),
     /// Its worker is a twin: somebody else's child.
-    Twin(Part),
+    TwinWorker(SessionProcesses),
 }
 
-impl Own {
-    pub fn part(&self) -> Option<&Part> {
+impl ProcessScope {
+    pub fn subset(&self) -> Option<&SessionProcesses> {
         match self {
-            Self::Everything => None,
-            Self::Child(part) | Self::Twin(part) => Some(part),
+            Self::AllBelow => None,
+            Self::OwnWorker(processes) | Self::TwinWorker(processes) => Some(processes),
         }
     }
 }
 
 impl Family {
     /// Sends SIGKILL to everything of this session.
-    pub fn kill_own(&mut self, held: &Held) {
-        match self.own.part() {
+    pub fn kill_session(&mut self, held: &HeldTree) {
+        match self.scope.subset() {
             None => held.kill_all(),
-            Some(part) => self.killed = part.kill(&self.spared()),
+            Some(processes) => self.killed = processes.kill(&self.spared()),
         }
-        if let Own::Twin(_) = self.own {
+        if let ProcessScope::TwinWorker(_) = self.scope {
             // What is left of a worker that could not be started.
             kill_children_but(&self.keepers());
         }
@@ -46,30 +46,30 @@ impl Family {
     /// Whether nothing of this session is left. `no_child`: this keeper has no child, which is the same
     /// where all that it started is the session's.
     pub fn none_left(&self, no_child: bool) -> bool {
-        match self.own.part() {
+        match self.scope.subset() {
             None => no_child,
-            Some(part) => {
+            Some(processes) => {
                 let spared = self.spared();
-                part.members().iter().all(|pid| spared.contains(pid))
+                processes.members().iter().all(|pid| spared.contains(pid))
             }
         }
     }
 
     /// The processes of this session.
-    pub fn listed(&self) -> Processes {
-        match self.own.part() {
-            None => Processes::below_this(),
-            Some(part) => {
+    pub fn listed(&self) -> ProcessList {
+        match self.scope.subset() {
+            None => ProcessList::below_this(),
+            Some(processes) => {
                 let spared = self.spared();
-                Processes::of(part.members().into_iter().filter(|pid| !spared.contains(pid)))
+                ProcessList::of(processes.members().into_iter().filter(|pid| !spared.contains(pid)))
             }
         }
     }
 
     /// What tells of the end of this worker, where no signal does.
     pub fn twin_handle(&self, worker: u32) -> Option<BorrowedFd<'_>> {
-        let Own::Twin(part) = &self.own else { return None };
-        (worker == part.root()).then(|| part.handle())
+        let ProcessScope::TwinWorker(processes) = &self.scope else { return None };
+        (worker == processes.root()).then(|| processes.handle())
     }
 
     /// What was killed and is waited for.

@@ -6,31 +6,31 @@
 
 /// How a process wants its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum SchedSlice {
     /// At once and briefly.
-    Prompt,
+    Short,
     /// In its turn and for long: whatever else wakes goes first.
-    Patient,
+    Long,
 }
 
 /// The slice of a prompt process: the shortest that the kernel takes.
-const PROMPT_SLICE_NS: u64 = 100_000;
+const SHORT_SLICE_NS: u64 = 100_000;
 
 /// The slice of a patient one: several times the usual.
-const PATIENT_SLICE_NS: u64 = 20_000_000;
+const LONG_SLICE_NS: u64 = 20_000_000;
 
 /// What a pace is set for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whom {
+pub enum SliceTarget {
     /// The calling thread. What it starts has the usual pace.
-    This,
+    CurrentThread,
     /// Another. What it starts has the same pace.
     Thread(u32),
 }
 
 /// The kernel's `struct sched_attr`, as far as its first version goes.
 #[repr(C)]
-struct Attributes {
+struct SchedAttr {
     size: u32,
     policy: u32,
     flags: u64,
@@ -42,11 +42,11 @@ struct Attributes {
 }
 
 /// Sets the pace of `whom`. Nothing depends on it, so a refusal is not told.
-pub fn set_pace(whom: Whom, pace: Pace) {
+pub fn set_slice(target: SliceTarget, slice: SchedSlice) {
     let reset_on_fork = libc::SCHED_FLAG_RESET_ON_FORK.cast_unsigned().into();
-    let (pid, flags) = match whom {
-        Whom::This => (0, reset_on_fork),
-        Whom::Thread(thread) => (thread.cast_signed(), 0),
+    let (pid, flags) = match target {
+        SliceTarget::CurrentThread => (0, reset_on_fork),
+        SliceTarget::Thread(thread) => (thread.cast_signed(), 0),
     };
     let Some(mut attributes) = read(pid) else { return };
     if attributes.policy != libc::SCHED_OTHER.cast_unsigned() {
@@ -54,18 +54,18 @@ pub fn set_pace(whom: Whom, pace: Pace) {
     }
     // Once set, an ordinary user cannot take it back.
     attributes.flags = flags | (attributes.flags & reset_on_fork);
-    attributes.runtime = match pace {
-        Pace::Prompt => PROMPT_SLICE_NS,
-        Pace::Patient => PATIENT_SLICE_NS,
+    attributes.runtime = match slice {
+        SchedSlice::Short => SHORT_SLICE_NS,
+        SchedSlice::Long => LONG_SLICE_NS,
     };
     // SAFETY: the pointer is to a live value whose size it says itself.
     unsafe { libc::syscall(libc::SYS_sched_setattr, pid, &raw const attributes, 0) };
 }
 
 /// What it has now, its niceness above all.
-fn read(pid: i32) -> Option<Attributes> {
-    let size = size_of::<Attributes>() as u32;
-    let mut attributes = Attributes {
+fn read(pid: i32) -> Option<SchedAttr> {
+    let size = size_of::<SchedAttr>() as u32;
+    let mut attributes = SchedAttr {
         size,
         policy: 0,
         flags: 0,
@@ -88,7 +88,7 @@ mod tests {
         read(0).unwrap().runtime
     }
 
-    fn below() -> u64 {
+    fn slice_of_new_thread() -> u64 {
         std::thread::spawn(slice).join().unwrap()
     }
 
@@ -98,17 +98,17 @@ mod tests {
         let usual = slice();
         let knows = move |asked: u64, found: u64| found == asked || found == usual;
         std::thread::spawn(move || {
-            set_pace(Whom::This, Pace::Prompt);
-            assert!(knows(PROMPT_SLICE_NS, slice()));
-            assert_eq!(below(), usual);
+            set_slice(SliceTarget::CurrentThread, SchedSlice::Short);
+            assert!(knows(SHORT_SLICE_NS, slice()));
+            assert_eq!(slice_of_new_thread(), usual);
         })
         .join()
         .unwrap();
         std::thread::spawn(move || {
             let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-            set_pace(Whom::Thread(own), Pace::Patient);
-            assert!(knows(PATIENT_SLICE_NS, slice()));
-            assert_eq!(below(), slice());
+            set_slice(SliceTarget::Thread(own), SchedSlice::Long);
+            assert!(knows(LONG_SLICE_NS, slice()));
+            assert_eq!(slice_of_new_thread(), slice());
         })
         .join()
         .unwrap();

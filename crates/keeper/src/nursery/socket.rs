@@ -14,7 +14,7 @@ use rustix::net::{
 use windlass_protocol::limits::LAUNCH_BYTES_MAX;
 use windlass_protocol::nursery::{DESCRIPTORS_MAX, FromNursery, MESSAGE_BYTES_MAX, ToNursery};
 
-pub(crate) struct Mail {
+pub(crate) struct NurserySocket {
     socket: OwnedFd,
     /// One more byte than a message has, so that a longer one is seen.
     bytes: Vec<u8>,
@@ -27,13 +27,13 @@ pub(crate) enum Received {
     Nothing,
     /// The node is gone.
     Closed,
-    Asked {
-        word: ToNursery,
+    Request {
+        request: ToNursery,
         descriptors: Vec<OwnedFd>,
     },
 }
 
-impl Mail {
+impl NurserySocket {
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket, bytes: vec![0; MESSAGE_BYTES_MAX + 1] }
     }
@@ -68,16 +68,16 @@ impl Mail {
         }
         match serde_json::from_slice(message)? {
             ToNursery::InFile { id, bytes } => {
-                let word = read_request(id, bytes, &mut descriptors)?;
-                Ok(Received::Asked { word, descriptors })
+                let request = read_request(id, bytes, &mut descriptors)?;
+                Ok(Received::Request { request, descriptors })
             }
-            word => Ok(Received::Asked { word, descriptors }),
+            request => Ok(Received::Request { request, descriptors }),
         }
     }
 
     /// Says a word that the node waits for.
-    pub fn say(&self, word: &FromNursery, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let message = serde_json::to_vec(word)?;
+    pub fn say(&self, request: &FromNursery, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let message = serde_json::to_vec(request)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
@@ -95,8 +95,8 @@ impl Mail {
     }
 
     /// Says a word that nobody waits for: lost where there is no room for it.
-    pub fn mention(&self, word: &FromNursery) {
-        if let Ok(message) = serde_json::to_vec(word) {
+    pub fn mention(&self, request: &FromNursery) {
+        if let Ok(message) = serde_json::to_vec(request) {
             let _ = send(&self.socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
@@ -114,12 +114,12 @@ fn read_request(id: u64, bytes: u64, descriptors: &mut Vec<OwnedFd>) -> io::Resu
     file.read_exact_at(&mut text, 0)?;
     match serde_json::from_slice(&text)? {
         ToNursery::InFile { .. } => Err(io::Error::other("a request is in a file of a file")),
-        word if ToNursery::id(&word) == id => Ok(word),
+        request if ToNursery::id(&request) == id => Ok(request),
         _ => Err(io::Error::other("a request has another number than its file")),
     }
 }
 
-impl AsFd for Mail {
+impl AsFd for NurserySocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
