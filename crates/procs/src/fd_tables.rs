@@ -1,13 +1,12 @@
 //! Compares the descriptor tables of threads: two threads of one process can have different tables.
 
-/// What `kcmp` compares when it is asked for tables of descriptors.
+/// Makes `kcmp` compare descriptor tables.
 const KCMP_FILES: libc::c_int = 2;
 
-/// Whether two threads are known to have one table of descriptors. Where the kernel does not say, they
-/// are taken to have two.
+/// Whether two threads share one descriptor table. If the kernel does not answer, the result is `false`.
 pub fn are_shared(thread: u32, other: u32) -> bool {
     let [thread, other] = [thread, other].map(u32::cast_signed);
-    // SAFETY: takes numbers alone.
+    // SAFETY: the call takes numbers only.
     unsafe { libc::syscall(libc::SYS_kcmp, thread, other, KCMP_FILES, 0, 0) == 0 }
 }
 

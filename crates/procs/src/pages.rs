@@ -1,33 +1,34 @@
-//! Which pages of its memory a forked process has written to, and having them before they are needed:
-//! the first write to a page that is shared since a fork copies it, and that takes longer than most of
-//! what a turn does.
+//! Records which memory pages a forked process has written to, and prefaults the same pages in later forks.
+//!
+//! The first write to a page that is shared since a fork makes the kernel copy the page. In a short turn these
+//! copies take longer than the rest of the turn. Prefaulting does them before the turn begins.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::OnceLock;
 
-/// Pages that are had ahead: 16 MiB of 4 KiB each. What more was written to is left to whoever needs it.
+/// Maximum number of pages to prefault: 16 MiB of 4 KiB each. Further pages are copied on their first write.
 const PAGES_MAX: usize = 4096;
 
-/// Bytes of the kernel's table that are read at once.
+/// Bytes of `/proc/self/pagemap` that one read takes.
 const TABLE_BYTES: usize = 4096;
 
-/// What the table says of a page: it is in memory, this process's alone, and of a file.
+/// Bits of a `pagemap` entry: the page is in memory, mapped by this process only, and backed by a file.
 const PRESENT: u64 = 1 << 63;
 const EXCLUSIVE: u64 = 1 << 56;
 const FILE_BACKED: u64 = 1 << 61;
 
-/// Pages one after the other: the address of the first, and how many bytes they are.
+/// Contiguous pages: the address of the first page, and the length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PageRange {
     start: u64,
     bytes: u64,
 }
 
-/// What one process has noted for those that are forked from where it was.
+/// The pages that [`prefault`] touches in every process that is forked from this one.
 static PREFAULT_RANGES: OnceLock<Vec<PageRange>> = OnceLock::new();
 
-/// Writes down which pages this process alone has: those it has written to since it was forked.
+/// Writes to a file which pages belong to this process only: the pages that it has written to since its fork.
 pub fn record_written(into: &mut File) -> io::Result<()> {
     let mut bytes = Vec::new();
     for run in written_ranges()? {
@@ -37,7 +38,7 @@ pub fn record_written(into: &mut File) -> io::Result<()> {
     into.write_all(&bytes)
 }
 
-/// Remembers what was noted, for the processes that this one forks.
+/// Loads the pages that [`record_written`] wrote, for the processes that this process forks.
 pub fn load_recorded(from: &mut File) -> io::Result<()> {
     let mut bytes = Vec::new();
     from.seek(SeekFrom::Start(0))?;
@@ -49,15 +50,15 @@ pub fn load_recorded(from: &mut File) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the pages that were learned, each a copy of this process's own.
+/// Prefaults the recorded pages: this process gets its own copy of each.
 pub fn prefault() {
     for run in PREFAULT_RANGES.get().into_iter().flatten() {
         let (Ok(start), Ok(bytes)) = (usize::try_from(run.start), usize::try_from(run.bytes))
         else {
             continue;
         };
-        // SAFETY: nothing in memory changes: what is mapped is read and written back by the kernel. What is
-        // not mapped here, or may not be written, is refused, and is then had when it is needed.
+        // SAFETY: the content of memory does not change: the kernel only makes the pages present and writable.
+        // It refuses a range that is not mapped or not writable here. Such pages are copied on their first write.
         unsafe {
             libc::madvise(std::ptr::without_provenance_mut(start), bytes, libc::MADV_POPULATE_WRITE)
         };
@@ -85,7 +86,7 @@ fn written_ranges() -> io::Result<Vec<PageRange>> {
     Ok(runs)
 }
 
-/// Where a mapping begins and ends, if this process can write to it for itself.
+/// Start and end of the mapping that a line of `/proc/self/maps` describes, if it is private and writable.
 fn private_writable(line: &str) -> Option<(u64, u64)> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;

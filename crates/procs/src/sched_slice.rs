@@ -1,34 +1,36 @@
-//! How soon a process runs when it wakes while others keep the processors busy. A process that asks
-//! for short slices gets no more time than others, but gets it at once: what hands turns on, or
-//! answers brief ones, does not stand in line behind what computes for long.
+//! Sets the scheduler slice of threads. The slice decides how soon a thread runs after it wakes while other
+//! threads keep the processors busy.
 //!
-//! Linux 6.12 and newer know it; older ones take no notice.
+//! A thread with short slices gets no more processor time than others, but it is scheduled earlier. Node, keepers
+//! and workers in a short turn use short slices, so they do not queue behind long computations.
+//!
+//! Linux 6.12 and newer support custom slices; older kernels ignore the request.
 
-/// How a process wants its time.
+/// Length of a thread's scheduler slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchedSlice {
-    /// At once and briefly.
+    /// The thread runs soon after it wakes.
     Short,
-    /// In its turn and for long: whatever else wakes goes first.
+    /// The thread runs after other threads that wake, and then for longer.
     Long,
 }
 
-/// The slice of a prompt process: the shortest that the kernel takes.
+/// The shortest slice that the kernel accepts.
 const SHORT_SLICE_NS: u64 = 100_000;
 
-/// The slice of a patient one: several times the usual.
+/// Several times the kernel's default.
 const LONG_SLICE_NS: u64 = 20_000_000;
 
-/// What a pace is set for.
+/// The thread whose slice is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SliceTarget {
-    /// The calling thread. What it starts has the usual pace.
+    /// The calling thread. Threads and processes that it starts have the default slice.
     CurrentThread,
-    /// Another. What it starts has the same pace.
+    /// Another thread, by its id. Threads and processes that it starts inherit its slice.
     Thread(u32),
 }
 
-/// The kernel's `struct sched_attr`, as far as its first version goes.
+/// The first version of the kernel's `struct sched_attr`.
 #[repr(C)]
 struct SchedAttr {
     size: u32,
@@ -41,7 +43,7 @@ struct SchedAttr {
     period: u64,
 }
 
-/// Sets the pace of `whom`. Nothing depends on it, so a refusal is not told.
+/// Sets the slice of `target`. Errors are ignored: the slice only affects latency.
 pub fn set_slice(target: SliceTarget, slice: SchedSlice) {
     let reset_on_fork = libc::SCHED_FLAG_RESET_ON_FORK.cast_unsigned().into();
     let (pid, flags) = match target {
@@ -52,17 +54,17 @@ pub fn set_slice(target: SliceTarget, slice: SchedSlice) {
     if attributes.policy != libc::SCHED_OTHER.cast_unsigned() {
         return;
     }
-    // Once set, an ordinary user cannot take it back.
+    // An ordinary user cannot clear the reset-on-fork flag once it is set, so it is kept.
     attributes.flags = flags | (attributes.flags & reset_on_fork);
     attributes.runtime = match slice {
         SchedSlice::Short => SHORT_SLICE_NS,
         SchedSlice::Long => LONG_SLICE_NS,
     };
-    // SAFETY: the pointer is to a live value whose size it says itself.
+    // SAFETY: the pointer is to a live value, and the value's `size` field holds its size.
     unsafe { libc::syscall(libc::SYS_sched_setattr, pid, &raw const attributes, 0) };
 }
 
-/// What it has now, its niceness above all.
+/// The thread's current attributes. A change must keep them, the nice value above all.
 fn read(pid: i32) -> Option<SchedAttr> {
     let size = size_of::<SchedAttr>() as u32;
     let mut attributes = SchedAttr {
@@ -75,7 +77,7 @@ fn read(pid: i32) -> Option<SchedAttr> {
         deadline: 0,
         period: 0,
     };
-    // SAFETY: the pointer is to a live value of the size that is said.
+    // SAFETY: the pointer is to a live value of the given size.
     let read = unsafe { libc::syscall(libc::SYS_sched_getattr, pid, &raw mut attributes, size, 0) };
     (read == 0).then_some(attributes)
 }
@@ -93,8 +95,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_prompt_thread_starts_is_usual_and_what_a_patient_one_starts_is_patient() {
-        // A kernel that does not know slices says the same whatever was asked for.
+    fn threads_of_a_short_slice_thread_have_the_default_and_threads_of_a_long_slice_thread_inherit() {
+        // A kernel without custom slices always reports the default.
         let usual = slice();
         let knows = move |asked: u64, found: u64| found == asked || found == usual;
         std::thread::spawn(move || {

@@ -1,7 +1,8 @@
-//! Holding a twin: a worker that was forked by another worker, so its keeper is not its parent. The
-//! twin's keeper is a fork of the original's keeper. It knows the twin by a handle on the process and by
-//! its control groups. All twins' keepers are children of the keeper of the family's first session,
-//! whichever of them made them: the end of one is not the end of another.
+//! Holds a twin: a worker that another worker has forked, so its keeper is not its parent. The twin's keeper is
+//! a fork of the original's keeper. It tracks the twin by a pidfd and by the twin's cgroups.
+//!
+//! All keepers of twins are children of the keeper of the family's first session, whichever keeper forked them.
+//! So no keeper of a twin ends because another one ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -19,28 +20,28 @@ use crate::cgroup::joining;
 use crate::hold::HeldTree;
 use crate::{INIT_NAME, process_file, tree};
 
-/// Processes of a session that are remembered, each by a descriptor.
+/// Maximum number of tracked processes of a session. Each takes a descriptor.
 const TRACKED_MAX: usize = 256;
 
-/// Processes that one listing takes in.
+/// Maximum number of processes in one listing.
 const LISTED_MAX: usize = 65_536;
 
-/// Times that the processes of a lost session are listed and killed.
+/// Maximum number of rounds in which the processes of a session without a keeper are listed and killed.
 const END_ROUNDS: usize = 64;
 
-/// How long one of them is waited for before they are listed again.
+/// How long a round waits for one killed process before the next listing.
 const END_WAIT: Duration = Duration::from_millis(100);
 
-/// What a fork of the keeper is.
+/// The result of [`fork_keeper`], which returns in two processes.
 #[derive(Debug)]
 pub enum KeeperFork {
-    /// Still the keeper that was forked.
+    /// This process is the original keeper. It gets a handle on the new keeper.
     Original(TwinKeeper),
-    /// The new keeper, which holds what it starts from now on.
+    /// This process is the new keeper. It holds the processes that it will start.
     Twin(HeldTree),
 }
 
-/// A keeper of a twin, seen by another keeper.
+/// Another keeper's handle on the keeper of a twin.
 #[derive(Debug)]
 pub struct TwinKeeper {
     pid: u32,
@@ -52,7 +53,7 @@ impl TwinKeeper {
         self.pid
     }
 
-    /// Can be read from once it has ended.
+    /// A pidfd: it becomes readable when the keeper has ended.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
@@ -66,15 +67,15 @@ impl TwinKeeper {
     }
 }
 
-/// Forks this process, the keeper that has `held` and has one thread, into itself and a keeper for a twin.
+/// Forks a keeper for a twin from this process: the keeper that holds `held` and has one thread.
 pub fn fork_keeper(held: &HeldTree) -> io::Result<KeeperFork> {
     let mut flags = libc::CLONE_PIDFD | libc::SIGCHLD;
     if held.is_of_twin() {
-        // A sister of this keeper, not a child: the family's first keeper is the parent of both.
+        // The new keeper becomes a sibling of this keeper: the family's first keeper is the parent of both.
         flags |= libc::CLONE_PARENT;
     }
     let mut handle: libc::c_int = -1;
-    // SAFETY: the caller has one thread and the child gets a copy of its memory and stack, as from a fork; the
+    // SAFETY: the caller has one thread, and the child gets a copy of its memory and stack, as from a fork. The
     // kernel writes one descriptor to `handle`, in the caller only.
     let pid = unsafe {
         libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, &raw mut handle, 0, 0)
@@ -82,29 +83,30 @@ pub fn fork_keeper(held: &HeldTree) -> io::Result<KeeperFork> {
     match u32::try_from(pid) {
         Err(_) => Err(io::Error::last_os_error()),
         Ok(0) => {
-            // What it starts comes back to it, and to the family's first keeper only when it is gone.
+            // Orphans below the new keeper become its children. After its end they become children of the
+            // family's first keeper.
             if set_child_subreaper(Pid::from_raw(1)).is_err() {
                 give_up();
             }
-            // Of the same group as the family's: a signal to that is not for this one.
+            // Leave the process group of the original keeper: signals to that group are not for this keeper.
             let _ = rustix::process::setpgid(None, None);
             Ok(KeeperFork::Twin(HeldTree::of_twin()))
         }
         Ok(pid) => {
-            // SAFETY: the kernel has just made it for this call.
+            // SAFETY: the kernel has just created the descriptor for this call.
             let handle = unsafe { OwnedFd::from_raw_fd(handle) };
             Ok(KeeperFork::Original(TwinKeeper { pid, handle }))
         }
     }
 }
 
-/// Ends this process as it is, without what an ordinary end runs: for a keeper that could not begin.
+/// Exits at once, without destructors or exit handlers: for a forked keeper whose start failed.
 pub fn give_up() -> ! {
-    // SAFETY: ends the process without running anything of the caller's.
+    // SAFETY: ends the process without running code of the caller.
     unsafe { libc::_exit(1) }
 }
 
-/// The keepers among the children of this process but the `known`: those that a twin's keeper has made.
+/// The keepers among the children of this process that are not in `known`: keepers of twins have forked them.
 pub fn other_keepers(known: &[u32]) -> Vec<TwinKeeper> {
     let ours = std::fs::read_link("/proc/self/exe").ok();
     let is_keeper = |pid: &u32| {
@@ -114,14 +116,14 @@ pub fn other_keepers(known: &[u32]) -> Vec<TwinKeeper> {
     };
     let children = tree::children().into_iter().map(|pid| pid.as_raw().unsigned_abs());
     let others = children.filter(|pid| !known.contains(pid)).filter(is_keeper);
-    // A child's number is its own until this process reaps it.
+    // A child's process id is not reused before this process reaps the child.
     let handle =
         |pid: &u32| pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok();
     others.filter_map(|pid| Some(TwinKeeper { pid, handle: handle(&pid)? })).collect()
 }
 
-/// Ends the first processes of namespaces that have come to this process as the keeper that held them went: all
-/// children of that name but the `known`.
+/// Kills inits of sessions whose keeper has ended: all children of this process that are named like an init and
+/// are not in `known`.
 pub fn end_other_inits(known: &[u32]) {
     let others = tree::children().into_iter().filter(|pid| {
         let number = pid.as_raw().unsigned_abs();
@@ -133,11 +135,11 @@ pub fn end_other_inits(known: &[u32]) {
     }
 }
 
-/// Ends what a session without a keeper has left in its control groups.
+/// Kills the processes that a session without a keeper has left in its cgroups.
 pub fn kill_leftovers(cgroups: &[PathBuf]) {
     let Some(group) = cgroups.first() else { return };
     for group in cgroups {
-        // Nothing forks any more, so a listing is whole.
+        // No process in the cgroup can fork any more, so a listing is complete.
         let _ = std::fs::write(group.join("pids.max"), "0");
     }
     let processes = group.join("cgroup.procs");
@@ -148,7 +150,7 @@ pub fn kill_leftovers(cgroups: &[PathBuf]) {
             Some((pid, pidfd_open(number, PidfdFlags::empty()).ok()?))
         };
         let handles: Vec<(u32, OwnedFd)> = left().into_iter().filter_map(handle).collect();
-        // Listed after its handle was opened: the number was not given to somebody else meanwhile.
+        // A process id that is listed again after its pidfd was opened still belongs to the same process.
         let still = left();
         if still.is_empty() {
             return;
@@ -164,7 +166,7 @@ pub fn kill_leftovers(cgroups: &[PathBuf]) {
     }
 }
 
-/// SIGKILL to the children of this process but the `spared`; whether there were any.
+/// Sends SIGKILL to all children of this process that are not in `spared`. Returns whether there were any.
 pub fn kill_children_but(spared: &[u32]) -> bool {
     let children = tree::children();
     let mut any = false;
@@ -177,14 +179,16 @@ pub fn kill_children_but(spared: &[u32]) -> bool {
     any
 }
 
-/// The processes of one session among those of a family.
+/// The processes of one session of a family: the processes in the session's cgroups or, without cgroups, the
+/// root process (the worker) and its descendants.
 #[derive(Debug)]
 pub struct SessionProcesses {
     root: u32,
-    /// Tells when the root has ended, and is surely it.
+    /// A pidfd of the root: process ids are reused, a pidfd is not.
     handle: OwnedFd,
     cgroups: Vec<PathBuf>,
-    /// Processes that were seen below the root. When it ends, those that it started go to somebody else.
+    /// Processes that were below the root at some time. When their parent ends, they get another parent and
+    /// are not found below the root any more.
     tracked: Mutex<Vec<TrackedProcess>>,
 }
 
@@ -201,7 +205,7 @@ impl TrackedProcess {
 }
 
 impl SessionProcesses {
-    /// What is at and below `root`, or in the control groups where there are any.
+    /// The processes in `cgroups` or, if there are none, `root` and its descendants.
     pub fn of(root: u32, cgroups: &[PathBuf]) -> io::Result<Self> {
         let pid = Pid::from_raw(root.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
         let handle = pidfd_open(pid, PidfdFlags::empty())?;
@@ -212,7 +216,7 @@ impl SessionProcesses {
         self.root
     }
 
-    /// Can be read from once the root has ended.
+    /// A pidfd: it becomes readable when the root has ended.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
@@ -221,8 +225,8 @@ impl SessionProcesses {
         has_ended(&self.handle)
     }
 
-    /// Moves the root into its control groups, by a process that ends with 0 when that is done;
-    /// nothing where there are none.
+    /// Starts a process that moves the root into its cgroups, and returns its id. That process exits with 0
+    /// when the move is done. Without cgroups the result is `None`.
     pub fn join(&self) -> io::Result<Option<u32>> {
         if self.cgroups.is_empty() {
             return Ok(None);
@@ -232,7 +236,7 @@ impl SessionProcesses {
         Ok(Some(mover.as_raw().unsigned_abs()))
     }
 
-    /// The numbers of its processes that have not ended.
+    /// The ids of the session's processes that have not ended.
     pub fn members(&self) -> Vec<u32> {
         let mut found = match self.cgroups.first() {
             Some(group) => listed(&group.join("cgroup.procs")),
@@ -244,7 +248,7 @@ impl SessionProcesses {
         found
     }
 
-    /// What is below the root, and what was once and still lives, with all below that.
+    /// The descendants of the root, and the tracked processes that are alive with their descendants.
     fn below_tracked(&self) -> Vec<u32> {
         let mut tracked = self.tracked.lock().unwrap_or_else(PoisonError::into_inner);
         tracked.retain(|process| !process.has_ended());
@@ -261,34 +265,34 @@ impl SessionProcesses {
         found
     }
 
-    /// Adds processes that belong to this part although they are no longer below its root.
+    /// Adds processes that belong to this session although they are no longer below its root.
     pub fn remember(&self, processes: &[u32]) {
         if self.cgroups.is_empty() {
             add(&mut self.tracked.lock().unwrap_or_else(PoisonError::into_inner), processes);
         }
     }
 
-    /// Removes a twin, which was below the root when it was forked, and everything below that twin.
+    /// Stops tracking a twin, which was below the root when it was forked, and the twin's descendants.
     pub fn forget(&self, twin: u32) {
         let not_own = below(twin);
         let mut tracked = self.tracked.lock().unwrap_or_else(PoisonError::into_inner);
         tracked.retain(|process| process.pid != twin && !not_own.contains(&process.pid));
     }
 
-    /// What the root has started, and is still below it.
+    /// The current descendants of the root.
     pub fn below_root(&self) -> Vec<u32> {
         below(self.root)
     }
 
-    /// SIGKILL to each of them but the `spared`; a handle on one that is still there, to wait for
-    /// before it is called again. Nothing when none is left.
+    /// Sends SIGKILL to each process of the session that is not in `spared`. Returns a pidfd of one of them: the
+    /// caller waits for it and calls again. The result is `None` when no process is left.
     pub fn kill(&self, spared: &[u32]) -> Option<OwnedFd> {
         if let Some(group) = self.cgroups.first().filter(|_| spared.is_empty()) {
-            // Where the kernel can do it at once, also to what forks faster than it can be listed.
+            // Kernels with `cgroup.kill` kill all at once, also processes that fork faster than they are listed.
             let _ = std::fs::write(group.join("cgroup.kill"), "1");
         }
         let mut left = None;
-        // Those that were started last come first: nobody is left who would start them again.
+        // The processes that were started last are killed first. The caller repeats until none is left.
         let ending = self.members().into_iter().rev().filter(|pid| !spared.contains(pid));
         for pid in ending {
             let Some(pid) = Pid::from_raw(pid.cast_signed()) else { continue };
@@ -325,7 +329,8 @@ fn wait_for_end(process: &OwnedFd, longest: Duration) {
 }
 
 impl HeldTree {
-    /// Of a keeper whose twin is held from outside, and what it starts itself by being a subreaper.
+    /// The tree of a twin's keeper. The keeper is a subreaper for the processes that it starts itself. The twin
+    /// is tracked by [`SessionProcesses`].
     fn of_twin() -> Self {
         Self::new(Hold::Subreaper, 0)
     }
@@ -339,11 +344,11 @@ impl HeldTree {
 fn listed(file: &Path) -> Vec<u32> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let numbers = text.lines().filter_map(|line| line.parse().ok());
-    // One of another namespace shows as 0.
+    // A process of another pid namespace is listed as 0.
     numbers.filter(|pid| *pid != 0 && !is_zombie(*pid)).take(LISTED_MAX).collect()
 }
 
-/// A process and all that it has started and that is still below it.
+/// All descendants of a process.
 pub(crate) fn below(root: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut waiting = vec![root];
@@ -366,12 +371,12 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Whether a process has ended and was not reaped, or is none. One whose first thread has ended looks like that
-/// and is alive.
+/// Whether a process is a zombie or does not exist. A process whose first thread has ended also has the state of
+/// a zombie, but it is alive if it has other threads.
 fn is_zombie(pid: u32) -> bool {
     let stat = match process_file::read(pid, "stat") {
         Ok(stat) => stat,
-        // What cannot be read for another reason may well be alive.
+        // Any other read error does not mean that the process has ended.
         Err(error) => return is_gone(&error),
     };
     let first_has_ended = stat
@@ -391,7 +396,7 @@ mod tests {
 
     use super::*;
 
-    /// Python that says when it is up and then waits until it is killed.
+    /// A Python process that prints `up` and then waits until it is killed.
     fn python(code: &str) -> Child {
         let code = format!("import os, sys, threading\n{code}");
         let mut command = Command::new("python3");

@@ -1,5 +1,5 @@
-//! What is said of the limits that cgroups enforce where there are any: memory, processor time and
-//! the number of processes.
+//! Reports on the limits that cgroups enforce where there are any: memory, processor time and number of
+//! processes.
 
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
 use windlass_protocol::policy::Limits;
@@ -20,14 +20,14 @@ pub fn controls(
     ]
 }
 
-/// What `RLIMIT_NPROC` does for a session.
+/// What `RLIMIT_NPROC` counts for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProcessRlimit {
-    /// In a user namespace of its own only its own processes count.
+    /// The session has its own user namespace, so only its own processes count.
     CountsTheSession,
-    /// All processes of the user count: the limit is set above those that were there.
+    /// All processes of the user count. The limit is set above the number that existed before.
     CountsTheUser,
-    /// It does not hold root, and the level `none` does not set it.
+    /// Nothing: `RLIMIT_NPROC` does not apply to root, and the level `none` does not set it.
     Nothing,
 }
 

@@ -1,5 +1,5 @@
-//! A session's own cgroup directories: made with its limits in them, removed when nothing is left
-//! inside. The node does both, since a keeper may be killed at any moment.
+//! A session's cgroup directories: creates them with the session's limits, and removes them when they are empty.
+//! The node does both, because a keeper may be killed at any moment.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,23 +8,23 @@ use windlass_protocol::policy::Limits;
 
 use super::support::{CgroupSupport, Controller};
 
-/// The period over which a share of processor time is dealt out.
+/// The period over which the kernel counts a session's processor quota.
 const CPU_PERIOD_US: u64 = 100_000;
 
-/// What a session weighs against others for the processor: half of what is usual, so that the node,
-/// the keepers and the user's own programs come first. Sessions weigh the same among each other.
+/// Processor weight of a session (cgroup versions 2 and 1): half of the default, so that the node, the keepers
+/// and the user's own programs come first. All sessions have the same weight.
 const CPU_WEIGHT: u64 = 50;
 const CPU_SHARES: u64 = 512;
 
-/// The largest number of processes that the kernel takes as a limit, and that it can have.
+/// The largest process limit that the kernel accepts.
 const PIDS_MAX: u64 = 4 << 20;
 
-/// Processes of a session that are not its code's: the sandbox's init, and the worker's starter.
+/// Processes of a session that its code did not start: the sandbox's init, and the worker's starter.
 const OWN_PROCESSES: u64 = 2;
 
-/// What the names of one node's cgroups begin with; nodes are told apart by their runtime directory.
+/// The name prefix of one node's cgroups, made from the node's runtime directory.
 pub fn prefix_of(runtime_dir: &Path) -> String {
-    // FNV-1a: the same in every build, since a later node must know the names of an earlier one.
+    // FNV-1a gives the same hash in every build: a new node must find the cgroups of an older node.
     let hash = runtime_dir
         .as_os_str()
         .as_encoded_bytes()
@@ -38,15 +38,15 @@ pub fn name_of(runtime_dir: &Path, session: &str) -> String {
     format!("{}{session}", prefix_of(runtime_dir))
 }
 
-/// A session's directories.
+/// A session's cgroup directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroups {
     dirs: Vec<PathBuf>,
 }
 
 impl Cgroups {
-    /// Makes the directories and writes the limits into them; leaves none behind if that fails.
-    /// Without support there are none, and that is no error.
+    /// Creates the directories and writes the limits into them. If that fails, all are removed again.
+    /// On a machine without cgroup support the list is empty, and that is no error.
     pub fn make(support: &CgroupSupport, name: &str, limits: &Limits) -> io::Result<Self> {
         let mut made = Self { dirs: Vec::new() };
         let result = made.fill(support, name, limits);
@@ -56,12 +56,12 @@ impl Cgroups {
         result.map(|()| made)
     }
 
-    /// Those to join.
+    /// The directories that the session's processes join.
     pub fn dirs(&self) -> Vec<PathBuf> {
         self.dirs.clone()
     }
 
-    /// Removes them, or says that something is still in one of them (`ResourceBusy`).
+    /// Removes the directories. The error is `ResourceBusy` if a process is still in one of them.
     pub fn remove(&self) -> io::Result<()> {
         remove_all(self.dirs.iter())
     }
@@ -70,7 +70,8 @@ impl Cgroups {
         for parent in support.parents() {
             let dir = parent.join(name);
             match std::fs::create_dir(&dir) {
-                // Left by a session of the same name that is over: ids are unique in the journal.
+                // `AlreadyExists`: an ended session of the same name left the directory. It can be reused,
+                // because ids are unique in the journal.
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(at(&dir, &error));
                 }
@@ -80,12 +81,12 @@ impl Cgroups {
         self.limit(support, limits)
     }
 
-    /// Those that were made before.
+    /// Directories that exist already.
     pub fn of(dirs: &[PathBuf]) -> Self {
         Self { dirs: dirs.to_vec() }
     }
 
-    /// Writes limits into them.
+    /// Writes limits into the directories.
     pub fn limit(&self, support: &CgroupSupport, limits: &Limits) -> io::Result<()> {
         match support {
             CgroupSupport::V2 { controllers, .. } => {
@@ -102,18 +103,18 @@ impl Cgroups {
     }
 }
 
-/// Removes a session's directories, as [`Cgroups::remove`] does.
+/// Removes a session's directories like [`Cgroups::remove`].
 pub fn remove_by_name(support: &CgroupSupport, name: &str) -> io::Result<()> {
     remove_all(dirs_by_name(support, name).iter())
 }
 
-/// The directories that a session of that name has, or would have.
+/// The directories that a session of that name has or would have.
 pub fn dirs_by_name(support: &CgroupSupport, name: &str) -> Vec<PathBuf> {
     support.parents().into_iter().map(|dir| dir.join(name)).collect()
 }
 
-/// Removes directories of sessions that are over: those with the prefix, unless `keep` says that the
-/// rest of the name is a living one's. Gives those with something still in them.
+/// Removes the directories of ended sessions: those with the prefix, unless `keep` returns true for the rest of
+/// the name (the session's id). Returns the directories that could not be removed.
 pub fn sweep(support: &CgroupSupport, prefix: &str, keep: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut busy = Vec::new();
     for parent in support.parents() {
@@ -130,7 +131,7 @@ pub fn sweep(support: &CgroupSupport, prefix: &str, keep: impl Fn(&str) -> bool)
     busy
 }
 
-/// Removes what there is of these; the first error that is not absence.
+/// Removes the directories that exist. Returns the first error.
 fn remove_all<'a>(dirs: impl Iterator<Item = &'a PathBuf>) -> io::Result<()> {
     let mut result = Ok(());
     for dir in dirs {
@@ -143,7 +144,7 @@ fn remove_all<'a>(dirs: impl Iterator<Item = &'a PathBuf>) -> io::Result<()> {
     result
 }
 
-/// One file of a directory and what goes into it.
+/// One file of a cgroup directory and its content.
 struct Setting {
     file: &'static str,
     text: String,
@@ -153,7 +154,7 @@ struct Setting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     Required,
-    /// Not every kernel has the file.
+    /// Some kernels lack the file, so a failed write is ignored.
     IfPresent,
 }
 
@@ -204,7 +205,8 @@ fn v1_settings(controller: Controller, limits: &Limits) -> Vec<Setting> {
         Controller::Memory => {
             if let Some(bytes) = limits.memory_bytes {
                 settings.push(required("memory.limit_in_bytes", bytes));
-                // Memory and swap together: after the first, which it cannot be below.
+                // Limit of memory and swap together. It cannot be below the memory limit, so it is written
+                // second.
                 settings.push(if_present("memory.memsw.limit_in_bytes", bytes));
             }
         }
@@ -226,7 +228,7 @@ fn pids_max(limits: &Limits) -> Option<Setting> {
 }
 
 fn quota_us(percent: u32) -> u64 {
-    // The kernel takes no quota below a millisecond.
+    // The kernel accepts no quota below a millisecond.
     (u64::from(percent) * CPU_PERIOD_US / 100).max(1000)
 }
 
@@ -236,7 +238,7 @@ fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(kind, PathError { path, reason, text: error.to_string() })
 }
 
-/// An error with its path, and the kernel's reason as its source.
+/// An error with its path, and the kernel's error as its source.
 #[derive(Debug)]
 struct PathError {
     path: PathBuf,
@@ -380,7 +382,7 @@ mod tests {
         let all =
             [dir(&ours, "dead"), dir(&ours, "busy"), dir(&ours, "lives"), dir(&theirs, "dead")];
         all.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
-        // A directory that is not empty can be removed as little as a cgroup with a process in it.
+        // A directory with a file in it stands for a cgroup with a process in it: neither can be removed.
         std::fs::write(all[1].join("a"), "").unwrap();
         let support =
             CgroupSupport::V2 { parent: parent.path().to_owned(), controllers: Vec::new() };

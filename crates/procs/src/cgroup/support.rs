@@ -1,6 +1,6 @@
-//! What this machine's cgroups let us do, found out by trying: a directory is made and removed where
-//! sessions' directories would go. The choosing is apart from the trying, since no one machine has
-//! every case.
+//! Finds out which cgroups this machine allows, by probing: creates and removes a directory where sessions'
+//! directories would be. The choice ([`choose`]) is separate from the probing ([`CgroupProbe`]), so that tests can
+//! cover all cases: no single machine has them all.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Something that a cgroup can limit.
+/// A resource that a cgroup can limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Controller {
@@ -28,7 +28,7 @@ impl Controller {
         }
     }
 
-    /// A file that a directory has exactly when the controller is on in it.
+    /// A file that exists in a cgroup directory exactly when the controller is enabled in it.
     fn mark(self, version: CgroupVersion) -> &'static str {
         match (self, version) {
             (Self::Memory, CgroupVersion::One) => "memory.limit_in_bytes",
@@ -46,24 +46,25 @@ enum CgroupVersion {
     Two,
 }
 
-/// Where one controller's directories can be made: a hierarchy of version 1.
+/// A hierarchy of cgroup version 1 and the directory in it where sessions' directories can be created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct V1Hierarchy {
     pub controller: Controller,
     pub parent: PathBuf,
 }
 
-/// What the machine lets us do.
+/// Which cgroups this machine allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cgroups", rename_all = "snake_case")]
 pub enum CgroupSupport {
-    /// One hierarchy for all: directories made in `parent` have these controllers.
+    /// One hierarchy for all controllers: directories that are created in `parent` have these controllers.
     V2 {
         parent: PathBuf,
         controllers: Vec<Controller>,
     },
-    /// A hierarchy each.
+    /// One hierarchy for each controller.
     V1 {
+        #[serde(rename = "places")]
         hierarchies: Vec<V1Hierarchy>,
     },
     None {
@@ -73,15 +74,14 @@ pub enum CgroupSupport {
 }
 
 impl CgroupSupport {
-    /// Finds out, by making and removing a directory. With version 2 it may turn controllers on,
-    /// and move this process into a directory of its own for that; so it is done once, at the start
-    /// of a node.
+    /// Probes the machine by creating and removing a directory. With version 2 this may enable controllers, and
+    /// may move this process into a new child cgroup for that. So a node calls it once, when it starts.
     pub fn detect() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         choose(&read("/proc/self/cgroup"), &read("/proc/self/mounts"), &MachineProbe)
     }
 
-    /// Whether directories have this controller.
+    /// Whether sessions' directories have this controller.
     pub fn has(&self, controller: Controller) -> bool {
         match self {
             Self::V2 { controllers, .. } => controllers.contains(&controller),
@@ -92,7 +92,7 @@ impl CgroupSupport {
         }
     }
 
-    /// The directories in which sessions' directories are made.
+    /// The directories in which sessions' directories are created.
     pub(super) fn parents(&self) -> Vec<&Path> {
         match self {
             Self::V2 { parent, .. } => vec![parent],
@@ -104,19 +104,19 @@ impl CgroupSupport {
     }
 }
 
-/// What choosing has to try. The real one is [`Machine`]; tests have others.
+/// The operations that [`choose`] tries. The real implementation is [`MachineProbe`]; tests have others.
 trait CgroupProbe {
-    /// The names of the files in a directory newly made in `parent`, and removed again. An error
-    /// too where a process could not be moved from here into it.
+    /// Creates a directory in `parent`, removes it again, and returns the names of the files that it had. Also
+    /// fails if this process could not be moved into it.
     fn child(&self, parent: &Path) -> io::Result<Vec<String>>;
     fn read(&self, file: &Path) -> io::Result<String>;
     fn write(&self, file: &Path, text: &str) -> io::Result<()>;
-    /// Moves this process, which must be alone in `from`, into a directory of its own below it.
+    /// Moves this process, which must be the only one in `from`, into a new directory below `from`.
     fn step_down(&self, from: &Path) -> io::Result<()>;
 }
 
-/// Version 2 where it can limit something, since it counts all of a session in one place; else
-/// version 1.
+/// Chooses version 2 if it can limit something, because one directory then counts everything of a session. Else
+/// chooses version 1.
 fn choose(groups: &str, mounts: &str, probe: &impl CgroupProbe) -> CgroupSupport {
     let mounts: Vec<CgroupMount> = mounts.lines().filter_map(CgroupMount::parse).collect();
     if let Some(found) = choose_v2(groups, &mounts, probe) {
@@ -151,7 +151,7 @@ fn choose_v2(
     let mount = mounts.iter().find(|mount| mount.version == CgroupVersion::Two)?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let home = mount.at.join(own);
-    // Our own first, then those around it, the nearest first.
+    // This process's own cgroup first, then its ancestors, the nearest first.
     let around = home.ancestors().take_while(|dir| dir.starts_with(&mount.at));
     let mut best: Option<(PathBuf, Vec<Controller>)> = None;
     for dir in around {
@@ -162,7 +162,7 @@ fn choose_v2(
         if found.len() > best.as_ref().map_or(0, |(_, controllers)| controllers.len()) {
             best = Some((dir.to_owned(), found));
         }
-        // Good enough: what is farther out belongs to more and more others.
+        // Good enough: ancestors further up belong to more and more other programs.
         let holds = |wanted| best.as_ref().is_some_and(|(_, found)| found.contains(&wanted));
         if holds(Controller::Memory) && holds(Controller::Pids) {
             break;
@@ -178,8 +178,8 @@ fn child_controllers(dir: &Path, probe: &impl CgroupProbe) -> Vec<Controller> {
     Controller::ALL.into_iter().filter(is_on).collect()
 }
 
-/// Turns on in children of `dir` what `dir` itself has. The kernel refuses that while processes are
-/// in `dir`: we step down if we are the only one, and never move anybody else.
+/// Enables the controllers of `dir` in the children of `dir`. The kernel refuses that while `dir` contains
+/// processes. If this process is the only one, it moves into a child; other processes are never moved.
 fn turn_on(dir: &Path, home: bool, probe: &impl CgroupProbe) -> io::Result<()> {
     probe.child(dir)?;
     let had = probe.read(&dir.join("cgroup.controllers"))?;
@@ -219,7 +219,7 @@ fn choose_v1(
         let (controllers, path) = (fields.next()?, fields.next()?);
         controllers.split(',').any(|one| one == name).then(|| path.trim_start_matches('/'))
     })?;
-    // In a container the path may be that of the host, which is not to be seen from inside.
+    // In a container the path may be the host's path, which does not exist inside.
     let home = mount.at.join(own);
     [home, mount.at.clone()]
         .into_iter()
@@ -251,15 +251,15 @@ impl CgroupMount {
     }
 }
 
-/// Trying on the machine itself.
+/// Probes the machine itself.
 struct MachineProbe;
 
-/// Gives each try a name of its own.
+/// Gives each probe directory a unique name.
 static PROBES: AtomicU32 = AtomicU32::new(0);
 
 impl CgroupProbe for MachineProbe {
     fn child(&self, parent: &Path) -> io::Result<Vec<String>> {
-        // Whoever moves a process needs the right to write here, not only at its new place.
+        // Moving a process needs write permission in the old cgroup as well as in the new one.
         rustix::fs::access(parent.join("cgroup.procs"), rustix::fs::Access::WRITE_OK)?;
         let number = PROBES.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("windlass-try-{}-{number}", std::process::id()));
@@ -300,13 +300,12 @@ mod tests {
 
     use super::*;
 
-    /// A version 2 tree in a directory of the test's own: files as the kernel has them, and its
-    /// rules played.
+    /// A version 2 tree in a temporary directory: files like the kernel's, with the kernel's rules simulated.
     struct Fake {
         root: tempfile::TempDir,
-        /// Directories in which we may write.
+        /// Directories that this process may write.
         ours: Vec<&'static str>,
-        /// How many processes are in a directory; ours is one of those of `home`.
+        /// Number of processes in a directory. This process is in `home`.
         inside: RefCell<BTreeMap<PathBuf, usize>>,
     }
 
@@ -428,7 +427,7 @@ mod tests {
         assert!(chosen.contains("Delegate=yes"), "no remedy in {chosen}");
     }
 
-    /// Version 1 hierarchies, some of which exist and are ours.
+    /// Version 1 hierarchies: writable directories, each with the file that its controller has.
     struct Hierarchies(&'static [(&'static str, &'static str)]);
 
     impl CgroupProbe for Hierarchies {
@@ -458,7 +457,7 @@ mod tests {
                       cgroup /c/pids cgroup rw,pids 0 0\n\
                       cgroup2 /c/unified cgroup2 rw 0 0";
         let groups = "4:memory:/job/7\n3:pids:/docker/abc\n2:cpu,cpuacct:/\n0::/";
-        // The container's pids path is the host's: only the mount's root is there.
+        // In a container the pids path is the host's path: only the mount's root exists.
         let probe = Hierarchies(&[
             ("/c/memory/job/7", "memory.limit_in_bytes"),
             ("/c/pids", "pids.max"),

@@ -10,7 +10,7 @@ pub fn run() -> ExitCode {
     match HoldMode::parse(&mode) {
         Some(mode) => windlass_keeper::run(mode),
         None => {
-            eprintln!("error: a keeper holds by auto, pid-namespace or subreaper, not {wanted}");
+            eprintln!("error: a keeper holds by auto, pid-namespace or subreaper, not {mode}");
             ExitCode::FAILURE
         }
     }
