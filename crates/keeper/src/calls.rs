@@ -1,5 +1,5 @@
-//! The host tool calls of the running turn, between worker and node. Counts them and their bytes, and
-//! passes each frame on as it comes: neither a call nor its answer is ever put together here.
+//! The host tool calls of the running turn, between worker and node. Counts the calls and their bytes, and
+//! forwards each frame as it arrives: the keeper never assembles a whole call or result.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use crate::node_side::NodeSide;
 use crate::worker::Worker;
 use crate::worker_side::WorkerSide;
 
-/// The calls that were not answered to their end.
+/// The calls that are not finished: frames of the call or of its result are still to come.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerCalls {
     tracked: HashMap<CallNo, TrackedCall>,
@@ -28,9 +28,9 @@ pub(crate) struct WorkerCalls {
 struct TrackedCall {
     /// Bytes of arguments so far.
     bytes: usize,
-    /// More frames of it must come.
+    /// More frames of the call must come.
     unfinished: bool,
-    /// Answered before it was asked to its end: the rest of its frames is passed over.
+    /// The call is answered, cancelled or refused. Its remaining frames are ignored.
     closed: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct CallFrame {
     pub more: bool,
 }
 
-/// One part of an answer.
+/// One part of a call's result.
 #[derive(Debug)]
 pub(crate) struct ToolResultPart {
     pub call: CallNo,
@@ -52,19 +52,19 @@ pub(crate) struct ToolResultPart {
     pub body: Bytes,
 }
 
-/// What a frame of a call is.
+/// What to do with a frame of a call.
 #[derive(Debug, PartialEq, Eq)]
 enum FrameVerdict {
-    /// Part of a call that may be, after so many bytes.
+    /// Forward the frame. The number is its offset in the call's arguments.
     Accept(usize),
-    /// Of a call that is over.
+    /// Ignore the frame: its call is closed.
     Late,
-    /// One call too many: it is answered here.
+    /// Refuse the call: too many calls are open.
     TooMany,
 }
 
-/// Calls whose frames are told apart, those that are over or were too many included. A worker that
-/// leaves more of them unfinished breaks the protocol.
+/// Maximum number of tracked calls, including closed and refused ones with frames to come. A worker that leaves
+/// more calls unfinished violates the protocol.
 const TRACKED_MAX: usize = 2 * TOOL_CALLS_MAX;
 
 impl WorkerCalls {
@@ -84,7 +84,7 @@ impl WorkerCalls {
             return self.take_first(frame, bytes);
         };
         if !call.unfinished {
-            return Err(format!("the number of tool call {} is taken", frame.call));
+            return Err(format!("tool call number {} is already in use", frame.call));
         }
         let before = call.bytes;
         call.bytes += bytes;
@@ -103,7 +103,7 @@ impl WorkerCalls {
 
     fn take_first(&mut self, frame: &CallFrame, bytes: usize) -> Result<FrameVerdict, String> {
         if self.tracked.len() >= TRACKED_MAX {
-            return Err(format!("{TRACKED_MAX} tool calls were begun and not sent to their end"));
+            return Err(format!("more than {TRACKED_MAX} tool calls are unfinished"));
         }
         let closed = self.open >= TOOL_CALLS_MAX;
         if !closed || frame.more {
@@ -120,7 +120,7 @@ impl WorkerCalls {
         self.tracked.get(&call).is_some_and(|call| !call.closed)
     }
 
-    /// Whether the call was open; it is not any more.
+    /// Closes a call. Returns whether it was open.
     fn end(&mut self, number: CallNo) -> bool {
         let Some(call) = self.tracked.get_mut(&number).filter(|call| !call.closed) else {
             return false;
@@ -147,10 +147,10 @@ impl WorkerSide {
             FrameVerdict::Accept(offset) => offset as u64,
             FrameVerdict::Late => return Ok(()),
             FrameVerdict::TooMany => {
-                // A worker that calls on and reads nothing would have its answers fill our memory.
+                // A worker that makes calls and reads no results would fill the keeper's memory with refusals.
                 let queued = self.process.as_ref().map_or(0, Worker::queued_bytes);
                 if queued > TOOL_RESULT_BYTES_MAX {
-                    return Err("tool calls are made and their answers are not read".to_owned());
+                    return Err("the worker makes tool calls and does not read the results".to_owned());
                 }
                 self.fail_call(turn, frame.call, &too_many());
                 return Ok(());
@@ -178,8 +178,8 @@ impl WorkerSide {
         }
     }
 
-    /// Passes a part of an answer on. One that nobody waits for is dropped: the turn is over, or the
-    /// code has given the call up.
+    /// Forwards a part of a result to the worker. The part is dropped if the turn is over or the code has
+    /// cancelled the call.
     pub fn answer_call(&mut self, turn: TurnNo, part: ToolResultPart) {
         let Some(calls) = self.running.calls(turn) else { return };
         let ToolResultPart { call, ok, more, body } = part;
@@ -214,15 +214,15 @@ impl WorkerSide {
 }
 
 fn too_many() -> ToolError {
-    overloaded(format!("the session has {TOOL_CALLS_MAX} tool calls open already"))
+    overloaded(format!("the session already has {TOOL_CALLS_MAX} open tool calls"))
 }
 
 fn unread() -> ToolError {
-    overloaded(format!("{TOOL_RESULT_BYTES_MAX} bytes of answers are not read yet"))
+    overloaded(format!("the worker has not yet read {TOOL_RESULT_BYTES_MAX} bytes of results"))
 }
 
 fn too_large(error: &EncodeError) -> ToolError {
-    let message = format!("a part of the answer cannot be passed on: {error}");
+    let message = format!("a part of the result cannot be sent to the worker: {error}");
     ToolError { message, code: Some(ErrorCode::MessageTooLarge), kind: None }
 }
 

@@ -1,5 +1,5 @@
-//! What nodes say: who they are, what is journaled, and what to do. Only the node with the newest
-//! epoch is heard.
+//! Handles messages of nodes: attaches, acknowledgements and commands. The keeper obeys only the node with the
+//! highest epoch.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::stage::AfterClear;
 use crate::starting::PooledWorker;
 use crate::watch::LimitWatch;
 
-/// Reads of what a node has sent that cannot be written to any more.
+/// Maximum number of reads from a node's connection that cannot be written to any more.
 const LAST_READS_MAX: u32 = 64;
 
-/// A caller that attaches.
+/// The attach message of a connection.
 struct AttachRequest {
     epoch: Epoch,
     after: LinkSeq,
@@ -78,8 +78,8 @@ impl Keeper {
             room: self.family.room.clone().or(first_room),
         }));
         if let Err(error) = caller.say(&attached) {
-            // Cannot happen: the answer has a bounded number of call ids. The node asks again.
-            complain!("keeper: an attach cannot be answered: {error}");
+            // Cannot happen, because the answer has a bounded number of call ids. The node would attach again.
+            complain!("keeper: cannot answer an attach: {error}");
             return;
         }
         let zygote = caller.take_passed();
@@ -89,14 +89,14 @@ impl Keeper {
             let watch = self.worker.pooled.as_mut().and_then(|pooled| pooled.watch_of(&launch));
             self.launch = Some(launch);
             self.start_worker();
-            // While the worker gets ready, and before there is a turn.
+            // The worker starts meanwhile, and there is no turn yet: a good time to measure.
             if let Some(launch) = &self.launch {
                 self.worker.watch =
                     watch.map_or_else(|| LimitWatch::of(launch), |watch| watch.limited(launch));
             }
             self.worker.watch.take_stock();
         }
-        // Commands may have come with the attach.
+        // Commands may have arrived together with the attach.
         self.take_commands();
     }
 
@@ -125,7 +125,7 @@ impl Keeper {
             let message = match node.next_message() {
                 Ok(None) => return,
                 Ok(Some(message)) => message,
-                // No message at all: not a node of ours.
+                // The bytes are not a message, so the peer is not a valid node.
                 Err(_) => return self.node.lose(),
             };
             match message {
@@ -134,14 +134,14 @@ impl Keeper {
                     self.node.link.acknowledge(after);
                     self.take_command(command, act, &body);
                 }
-                // Whoever had a worker wait now has a session for it.
+                // The node that prepared the pooled worker now has a session for it.
                 (ToKeeper::Attach { epoch, after, launch, .. }, _)
                     if self.worker.pooled.is_some() =>
                 {
                     let Some(caller) = self.node.connection.take() else { return };
                     return self.attach(caller, AttachRequest { epoch, after, launch });
                 }
-                // Two attaches on one connection: not a node of ours.
+                // A second attach on one connection: the peer is not a valid node.
                 (ToKeeper::Attach { .. } | ToKeeper::Prepare(_) | ToKeeper::Part { .. }, _) => {
                     self.node.lose();
                 }
@@ -153,7 +153,7 @@ impl Keeper {
         match self.node.link.command(command, act, body) {
             Done::Already | Done::Partly => {}
             Done::Now(act, body) => self.perform(act, body),
-            // A node refuses such a command before it sends it. The keeper ignores one that comes anyway.
+            // A node never sends such a command. The keeper ignores one that arrives anyway.
             Done::TooLarge(_) => {}
         }
     }
@@ -169,8 +169,8 @@ impl Keeper {
             Command::Fork(fork) => self.begin_fork(fork),
             Command::TurnFailed { turn } => self.node.remember_failed(turn),
             Command::Restart => {
-                // Counted when told, not when done: a node that attaches meanwhile must not tell
-                // it again.
+                // Counted when the command arrives, not when it is done: a node that attaches in between must
+                // not send it again.
                 self.worker.restarts += 1;
                 let node = self.node.connection.as_mut();
                 self.worker.zygote = node.and_then(NodeConnection::take_passed);
@@ -182,13 +182,13 @@ impl Keeper {
 
     fn give_input(&mut self, turn: TurnNo, bytes: Bytes, eof: bool) {
         self.worker.take_input(turn, InputMessage { bytes, eof }, &mut self.node);
-        // The client waits for this word, and no event may come soon.
+        // The client waits for this acknowledgement, and the next event may come late.
         let seen = FromKeeper::Seen { command: self.node.link.seen() };
         self.node.say(&seen);
     }
 
-    /// Forks a pooled worker. The node is told when the worker is in its cgroups; a keeper whose worker
-    /// cannot be forked exits.
+    /// Forks a pooled worker. The keeper tells the node when the worker is in its cgroups. If the fork fails,
+    /// the keeper exits.
     fn prepare(&mut self, mut caller: NodeConnection, prepare: &Prepare) {
         if self.launch.is_some() || self.worker.pooled.is_some() {
             return;
@@ -201,17 +201,17 @@ impl Keeper {
                 self.say_prepared();
             }
             Err(error) => {
-                complain!("keeper: a pooled worker cannot be forked: {error}");
+                complain!("keeper: cannot fork a pooled worker: {error}");
                 self.clear(AfterClear::Exit);
             }
         }
     }
 
-    /// Processes have ended: the pooled worker, its init, or those that moved it into its cgroups.
+    /// Handles ends of processes: of the pooled worker, its init, or the processes that move it into its cgroups.
     pub(crate) fn note_pooled(&mut self, ended: &[(u32, String)]) {
         let Some(pooled) = &mut self.worker.pooled else { return };
         if pooled.is_broken_by(ended) {
-            complain!("keeper: a pooled worker ended");
+            complain!("keeper: a pooled worker ended before a session used it");
             self.clear(AfterClear::Exit);
         } else if !ended.is_empty() {
             self.say_prepared();

@@ -1,5 +1,5 @@
-//! The sandbox's way to the network: a listener inside it, whose connections are passed on to the
-//! node as they are. The keeper reads no byte of them, waits for nobody, and decides nothing.
+//! The sandbox's egress: a listener inside the sandbox. The keeper accepts its connections and passes their
+//! descriptors to the node. The keeper reads no byte of them, never blocks, and decides nothing.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -13,14 +13,14 @@ use rustix::net::{
 };
 use windlass_protocol::SessionId;
 
-/// Connections passed on in one round of the poll loop; the rest wait in the listener's queue.
+/// Connections that are passed on in one round of the poll loop; the others wait in the listener's queue.
 const ROUND_MAX: usize = 16;
 
 /// The listener inside the sandbox, and where its connections go.
 #[derive(Debug)]
 pub(crate) struct Egress {
     listener: OwnedFd,
-    /// The node's socket for them. A new node listens at the same path.
+    /// The path of the node's egress socket. A new node listens at the same path.
     node: PathBuf,
     session: SessionId,
 }
@@ -32,30 +32,30 @@ impl Egress {
         Ok(Self { listener, node, session })
     }
 
-    /// Its connections are another session's from now on.
+    /// From now on, connections are passed on with the id of another session.
     pub fn speak_for(&mut self, session: SessionId) {
         self.session = session;
     }
 
-    /// Passes on what waits, a bounded number. A connection that no node takes is closed: whoever
-    /// opened it may try again.
+    /// Passes on waiting connections, at most [`ROUND_MAX`]. A connection that no node accepts is closed; the
+    /// session's code can connect again.
     pub fn pass_on(&self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..ROUND_MAX {
             match rustix::net::accept_with(&self.listener, flags) {
                 Ok(connection) => {
-                    // Whether the node has it or not, ours is closed.
+                    // The keeper's descriptor is closed in any case, also if the node did not get the connection.
                     let _ = self.hand_over(&connection);
                 }
-                // This one went away while it waited; the next may not have.
+                // The client closed this connection while it waited; the next one may be open.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 Err(_) => return,
             }
         }
     }
 
-    /// One message: the session's id, and the connection with it. A node's socket takes it without
-    /// the node, or refuses at once.
+    /// Sends one message: the session's id with the connection's descriptor. The socket queues the message even
+    /// while the node is busy, or refuses it at once, so this call does not block.
     fn hand_over(&self, connection: &OwnedFd) -> Result<(), Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let node = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -104,7 +104,7 @@ mod tests {
         stream
     }
 
-    /// A path of this test's own, removed with the value.
+    /// A unique socket path for one test. The file is removed on drop.
     struct TempSocketPath(PathBuf);
 
     impl TempSocketPath {
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// What one connection of a keeper's brought.
+    /// Receives one message of a keeper: the session's id and the connection.
     fn receive(node: &UnixListener) -> (String, TcpStream) {
         let (keeper, _) = node.accept().unwrap();
         let mut id = [0; 128];
@@ -169,7 +169,7 @@ mod tests {
         let mut early = connect(address);
         egress.pass_on();
         assert_eq!(early.read(&mut [0]).unwrap(), 0, "closed, not left hanging");
-        // A socket that nobody listens at any more is the same as none.
+        // A socket file without a listener is handled like a missing file.
         drop(UnixListener::bind(&path.0).unwrap());
         let mut refused = connect(address);
         egress.pass_on();

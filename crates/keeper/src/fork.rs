@@ -1,8 +1,11 @@
-//! Forking a live session. The worker forks its twin itself, inside its namespaces; the twin's
-//! descriptors are made here, and its keeper is a fork of this one. The order: `fork` to the worker,
-//! its `fork_wait`, the descriptors, its `forked` and the twin's first bytes, which tell by the
-//! kernel's word who it is; then the check from outside that the two are apart ([`separation`]), then
-//! the keeper, and then the node is told.
+//! Forks a live session. The worker forks its twin itself, inside its namespaces. This keeper makes the twin's
+//! descriptors, and the twin's keeper is a fork of this keeper. The steps:
+//!
+//! 1. The keeper sends `fork` to the worker.
+//! 2. The worker answers `fork_wait`, and the keeper passes the twin's descriptors.
+//! 3. The worker sends `forked`. The twin sends its first bytes; the kernel tells the twin's process id with them.
+//! 4. The keeper checks from outside that original and twin are separated ([`separation`]).
+//! 5. The keeper forks the twin's keeper, and tells the node.
 
 mod separation;
 
@@ -33,43 +36,44 @@ use crate::stage::{StageEvent, WorkerStage};
 use crate::watch::LimitWatch;
 use crate::worker::{KeeperEnds, Worker, WorkerEnds, sender_of};
 
-/// How long the worker may take for all of it.
+/// How long the worker may take for the whole fork.
 const FORK_WAIT: Duration = Duration::from_secs(10);
 
 /// How long a forked keeper may take until it listens.
 const LISTEN_WAIT: Duration = Duration::from_secs(5);
 
-/// Connections that may wait at a keeper's socket.
+/// Connections that may queue at a keeper's socket.
 const BACKLOG: i32 = 16;
 
-/// Bytes of a name and of its kind in the answer: all of them fit one header, whatever is escaped.
+/// Maximum bytes of `name` and `what` of a [`NotCarried`]. With these limits all entries fit one header, even if
+/// every character is escaped.
 const NAME_BYTES_MAX: usize = 80;
 const WHAT_BYTES_MAX: usize = 20;
 
-/// Said of a twin that never came to be.
-const TWIN_ENDED: &str = "the twin ended before it said a word";
+/// The refusal when the twin ended early.
+const TWIN_ENDED: &str = "the twin ended before its first message";
 
-/// A fork on its way.
+/// A fork in progress.
 #[derive(Debug)]
 pub(crate) struct PendingFork {
     fork: Box<Fork>,
-    /// What the twin's keeper holds, and would start if the twin were reset.
+    /// The launch of the twin's session, for its keeper. A reset of the twin starts a worker by it.
     launch: Box<Launch>,
     until: Instant,
     ours: KeeperEnds,
-    /// The twin's ends, until the worker has them.
+    /// The twin's ends, until they are passed to the worker.
     theirs: Option<WorkerEnds>,
-    /// The twin, once it has said something.
+    /// The twin's process id, known from its first message.
     twin: Option<u32>,
-    /// The twin has closed its socket: the original's word tells why.
+    /// The twin has closed its socket. The original's `forked` message says why.
     twin_ended: bool,
-    /// The original's word.
+    /// What the original said in `forked` that the twin does not carry over.
     said: Option<Vec<NotCarried>>,
-    /// The session's threads before the fork; none where nothing confines them.
+    /// The session's threads before the fork. `None` if the session is not confined.
     before: Option<ThreadSnapshot>,
 }
 
-/// Why there is no twin.
+/// Why a fork is refused.
 #[derive(Debug)]
 struct ForkRefusal {
     code: ErrorCode,
@@ -87,7 +91,7 @@ impl PendingFork {
         self.until
     }
 
-    /// Where the twin's first word comes, until it has come.
+    /// The socket on which the twin's first message arrives, until it has arrived.
     pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
         (self.twin.is_none() && !self.twin_ended).then(|| self.ours.socket.as_fd())
     }
@@ -104,17 +108,17 @@ impl Keeper {
 
     fn ask_worker(&mut self, fork: Box<Fork>) -> Result<PendingFork, ForkRefusal> {
         if self.family.forking.is_some() || self.worker.running.turn().is_some() {
-            let message = "the session is busy".to_owned();
+            let message = "the session runs a turn or another fork".to_owned();
             return Err(ForkRefusal { code: ErrorCode::SessionBusy, message });
         }
-        let launch = self.launch.as_ref().ok_or_else(|| ForkRefusal::new("it was not started"))?;
+        let launch = self.launch.as_ref().ok_or_else(|| ForkRefusal::new("the session was not started"))?;
         let mut twin = TwinSpec::of(launch, &fork)?;
-        // From now on nothing of this session is made where the twin's place is, whatever becomes of it.
+        // From now on this session never uses the twin's directory, whether the fork succeeds or not.
         self.family.room = Some(family::next_room(&fork.room));
         match (self.stage, &self.worker.process) {
             (WorkerStage::Up, Some(worker)) if worker.forks => {}
-            (WorkerStage::Up, _) => return Err(ForkRefusal::new("its worker cannot fork")),
-            _ => return Err(ForkRefusal::new("its worker is not up")),
+            (WorkerStage::Up, _) => return Err(ForkRefusal::new("the worker cannot fork")),
+            _ => return Err(ForkRefusal::new("the worker is not running")),
         }
         let before = match twin.order.original {
             Some(_) => Some(ThreadSnapshot::look(&self.family, self.worker.who())?),
@@ -123,14 +127,14 @@ impl Keeper {
         twin.order.threads = before.as_ref().map(ThreadSnapshot::threads).unwrap_or_default();
         let order = twin.order_bytes()?;
         let failed =
-            |errno: rustix::io::Errno| ForkRefusal::new(format!("no descriptors: {errno}"));
+            |errno: rustix::io::Errno| ForkRefusal::new(format!("cannot create descriptors: {errno}"));
         let (ours, theirs) = KeeperEnds::make().map_err(failed)?;
         rustix::net::sockopt::set_socket_passcred(&ours.socket, true).map_err(failed)?;
         let session = fork.session.clone();
         let worker =
-            self.worker.process.as_mut().ok_or_else(|| ForkRefusal::new("its worker is not up"))?;
+            self.worker.process.as_mut().ok_or_else(|| ForkRefusal::new("the worker is not running"))?;
         let sent = worker.send(ToWorker::Fork { session }, &order);
-        sent.map_err(|error| ForkRefusal::new(format!("its worker cannot be told: {error}")))?;
+        sent.map_err(|error| ForkRefusal::new(format!("cannot send `fork` to the worker: {error}")))?;
         let until = Instant::now() + FORK_WAIT;
         Ok(PendingFork {
             fork,
@@ -145,23 +149,23 @@ impl Keeper {
         })
     }
 
-    /// The worker waits for its twin's descriptors.
+    /// Handles `fork_wait`: passes the twin's descriptors to the worker.
     pub(crate) fn worker_waits_for_ends(&mut self) {
         let theirs = self.family.forking.as_mut().and_then(|forking| forking.theirs.take());
         match (theirs, self.worker.process.as_mut()) {
             (Some(theirs), Some(worker)) => {
                 if let Err(errno) = worker.hand_over(&theirs) {
                     self.fork_failed(ForkRefusal::new(format!(
-                        "descriptors were not passed: {errno}"
+                        "cannot pass descriptors: {errno}"
                     )));
                 }
             }
-            // It asks for what nobody offered.
+            // There is no fork in progress.
             _ => self.worker.running.drop_message(),
         }
     }
 
-    /// The original's word after the fork.
+    /// Handles `forked`, the original's message after the fork.
     pub(crate) fn worker_forked(&mut self, ok: bool, reason: String, limit: bool, body: &Bytes) {
         let Some(forking) = &mut self.family.forking else {
             return self.worker.running.drop_message();
@@ -178,7 +182,7 @@ impl Keeper {
         let said = if body.is_empty() { b"[]".as_slice() } else { body };
         let Ok(mut said) = serde_json::from_slice::<Vec<NotCarried>>(said) else {
             return self
-                .fork_failed(ForkRefusal::new("its worker did not say what is not carried"));
+                .fork_failed(ForkRefusal::new("the worker's list of what is not carried over is not valid"));
         };
         said.truncate(NOT_CARRIED_MAX + 1);
         for one in &mut said {
@@ -189,7 +193,7 @@ impl Keeper {
         self.finish_fork();
     }
 
-    /// The twin has said its first word: who it is, the kernel tells.
+    /// The twin has sent its first message: asks the kernel for the twin's process id.
     pub(crate) fn hear_twin(&mut self) {
         let Some(forking) = &mut self.family.forking else { return };
         match sender_of(&forking.ours.socket) {
@@ -203,7 +207,7 @@ impl Keeper {
         }
     }
 
-    /// Gives a fork up whose time is over, or whose worker is gone.
+    /// Abandons the fork in progress, if there is one.
     pub(crate) fn drop_fork(&mut self, why: &str) {
         if self.family.forking.is_some() {
             self.fork_failed(ForkRefusal::new(why));
@@ -212,11 +216,11 @@ impl Keeper {
 
     pub(crate) fn pass_fork_deadline(&mut self, now: Instant) {
         if self.family.forking.as_ref().is_some_and(|forking| now >= forking.until) {
-            self.drop_fork("it took too long");
+            self.drop_fork("the fork took too long");
         }
     }
 
-    /// A twin that comes all the same finds its socket closed, and ends.
+    /// Reports the refusal. A twin that exists nevertheless finds its socket closed, and ends.
     fn fork_failed(&mut self, refused: ForkRefusal) {
         if let Some(forking) = self.family.forking.take() {
             self.say_forked(forking.fork.session, refused.into());
@@ -227,7 +231,7 @@ impl Keeper {
         self.node.say(&FromKeeper::Forked { session, end });
     }
 
-    /// Both have spoken: the twin gets its keeper.
+    /// When original and twin have both sent their message, forks the twin's keeper.
     fn finish_fork(&mut self) {
         let ready = |forking: &PendingFork| forking.twin.is_some() && forking.said.is_some();
         if !self.family.forking.as_ref().is_some_and(ready) {
@@ -243,10 +247,10 @@ impl Keeper {
         }
     }
 
-    /// Forks, if the two are apart. In the parent, what is said of the twin; in the child nothing, and
-    /// everything that was the original's is closed.
+    /// Forks the twin's keeper if original and twin are separated. The parent gets the answer for the node. The
+    /// child gets `None`, and has closed every descriptor of the original.
     fn start_keeper(&mut self, forking: PendingFork) -> Result<Option<ForkDone>, ForkRefusal> {
-        let failed = |error: std::io::Error| ForkRefusal::new(format!("no keeper for it: {error}"));
+        let failed = |error: std::io::Error| ForkRefusal::new(format!("cannot start a keeper for the twin: {error}"));
         let twin = forking.twin.unwrap_or_default();
         let processes = SessionProcesses::of(twin, &forking.fork.cgroups).map_err(failed)?;
         let before = forking.before.as_ref();
@@ -263,7 +267,7 @@ impl Keeper {
                 drop(says);
                 let listens = heard(&listens);
                 if !listens {
-                    // The twin goes with it.
+                    // The twin is killed when its keeper has ended.
                     keeper.kill();
                 }
                 let session = forking.fork.session.clone();
@@ -280,7 +284,7 @@ impl Keeper {
                     let not_carried = forking.said.unwrap_or_default();
                     return Ok(Some(ForkDone { not_carried, can_reach }));
                 }
-                Err(ForkRefusal::new("its keeper could not listen"))
+                Err(ForkRefusal::new("the twin's keeper does not listen"))
             }
         }
     }
@@ -298,7 +302,7 @@ impl Keeper {
         let Ok(listener) = listen(&fork.socket) else { give_up() };
         let Ok(signals) = Signals::take(held.hold()) else { give_up() };
         let Ok(joining) = processes.join() else { give_up() };
-        // Closes all that is the original's: its node, its worker, its listener.
+        // Closes the original's descriptors: its node connection, its worker, its listener.
         *self = Self::new(listener, held, signals);
         let worker = Worker::of_twin(processes.root(), inits, joining, ours);
         let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
@@ -317,9 +321,9 @@ impl Keeper {
     }
 }
 
-/// What a twin is made by.
+/// How a twin is made.
 struct TwinSpec {
-    /// What the worker is told of where the two work and what keeps them apart.
+    /// For the worker: the directories of original and twin, and the rulesets that separate them.
     order: TwinOrder,
     launch: Box<Launch>,
 }
@@ -328,19 +332,19 @@ impl TwinSpec {
     fn of(original: &Launch, fork: &Fork) -> Result<Self, ForkRefusal> {
         let first = original.family.as_deref();
         let first =
-            first.ok_or_else(|| ForkRefusal::new("it was started without a room for twins"))?;
+            first.ok_or_else(|| ForkRefusal::new("the session was started without a directory for twins"))?;
         let mut plan: Plan = serde_json::from_str(&original.plan)
-            .map_err(|error| ForkRefusal::new(format!("its plan is none: {error}")))?;
+            .map_err(|error| ForkRefusal::new(format!("the session's plan is not valid: {error}")))?;
         let enforced = |report: &ControlReport| {
             report.control == Control::Protected && report.state == ControlState::Enforced
         };
         if plan.required.contains(&Control::Protected) && plan.controls.iter().any(enforced) {
             return Err(ForkRefusal::new(
-                "its policy requires that names in the workspace are protected, and in a copy they \
-                 are not",
+                "the policy requires protected names in the workspace, and a copy of the workspace \
+                 cannot protect them",
             ));
         }
-        // The node gives it without links.
+        // The node sends the path without symlinks.
         let workspace = original.cwd.clone();
         let places = Places { workspace: &workspace, family: first, room: &fork.room };
         let layers = apart(&plan, places).map_err(|error| ForkRefusal::new(error.to_string()))?;
@@ -348,9 +352,9 @@ impl TwinSpec {
             None => (None, None),
             Some(Apart { original, twin }) => (Some(original), Some(twin)),
         };
-        // A path that is not UTF-8, for one.
+        // Fails for a path that is not UTF-8, for example.
         let no_text =
-            |error: serde_json::Error| ForkRefusal::new(format!("no text for it: {error}"));
+            |error: serde_json::Error| ForkRefusal::new(format!("the twin's plan or order has no JSON form: {error}"));
         let text = |ruleset| serde_json::to_string(&ruleset).map_err(no_text);
         let copy = family::workspace(&fork.room);
         let (theirs, twin) = (theirs.map(text).transpose()?, twin.map(text).transpose()?);
@@ -362,10 +366,9 @@ impl TwinSpec {
             plan,
             cgroups: fork.cgroups.clone(),
             family: Some(family::room_of_twin(&fork.room)),
-            // A worker from a zygote is the child of who is first in its pid namespace: not of a twin's
-            // keeper.
+            // A worker from a zygote becomes a child of pid 1 of its pid namespace. A twin's keeper is not pid 1.
             from_zygote: false,
-            // Bound by its keeper, and never renamed.
+            // The twin's keeper binds its socket at the final path, which never changes.
             socket: None,
             ..original.clone()
         });
@@ -375,9 +378,9 @@ impl TwinSpec {
 
     fn order_bytes(&self) -> Result<Bytes, ForkRefusal> {
         let order = serde_json::to_vec(&self.order)
-            .map_err(|error| ForkRefusal::new(format!("no text for it: {error}")))?;
+            .map_err(|error| ForkRefusal::new(format!("the twin's plan or order has no JSON form: {error}")))?;
         if order.len() > CHUNK_BYTES_MAX {
-            return Err(ForkRefusal::new("its confinement has more rules than a fork can pass on"));
+            return Err(ForkRefusal::new("the session's confinement has more rules than a fork can carry"));
         }
         Ok(order.into())
     }
@@ -389,8 +392,8 @@ impl From<ForkRefusal> for ForkEnd {
     }
 }
 
-/// What is enforced on a twin: all that is on the original, but for names in its workspace that
-/// mounts protect, which are not at the copy.
+/// The confinement of a twin: that of the original, except that names in the twin's workspace are not protected.
+/// Mounts protect them in the original's workspace; the copy has no such mounts.
 fn of_twin(mut confinement: Confinement) -> Confinement {
     for report in &mut confinement.controls {
         if report.control == Control::Protected && report.state == ControlState::Enforced {
@@ -403,8 +406,8 @@ fn of_twin(mut confinement: Confinement) -> Confinement {
     confinement
 }
 
-/// The socket at which the twin's keeper is reached. Bound and listened at by this very process, so
-/// that the kernel tells the node who it is.
+/// The listening socket of the twin's keeper. The twin's keeper itself must bind and listen, so that the kernel
+/// reports its process id to the node.
 fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -413,7 +416,7 @@ fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether the forked keeper says that it listens.
+/// Waits until the forked keeper says that it listens. False if it does not.
 fn heard(listens: &OwnedFd) -> bool {
     let wait = Timespec::try_from(LISTEN_WAIT).unwrap_or_default();
     let mut asked = [PollFd::new(listens, PollFlags::IN)];

@@ -1,5 +1,5 @@
-//! Ways in for the fuzz targets in `fuzz/`: what another process can send, without that process.
-//! Nothing else uses this module, and nothing here is promised to anybody.
+//! Entry points for the fuzz targets in `fuzz/`: they feed bytes that another process could send. Only the fuzz
+//! targets use this module; it is no public API.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -23,29 +23,29 @@ use crate::signals::Signals;
 use crate::stage::WorkerStage;
 use crate::worker::{KeeperEnds, Worker};
 
-/// More than the kernel ever gives to a process.
+/// A process id that the kernel never assigns.
 const NOBODY: u32 = 0x3fff_ffff;
 
-/// How long a worker may take to get ready: no run is as long.
+/// The start timeout of the worker: longer than any fuzz run.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// Bytes written at once; a socket takes that many.
+/// Bytes per write; a socket's buffer holds that many.
 const PORTION_BYTES: usize = 16 * 1024;
 
-/// How the worker's bytes find the keeper.
+/// The state of the keeper when the worker's bytes arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begin {
     /// The worker was just started.
     Starting,
-    /// The worker is ready, and has the first turn.
+    /// The worker is ready and runs its first turn.
     InTurn,
 }
 
-/// Takes the bytes of a worker, and sees that the node could read all that comes of them. Returns how
-/// many events that was.
+/// Feeds the bytes of a worker to a keeper, and checks that each resulting event is a valid message for the node.
+/// Returns the number of events.
 ///
 /// # Panics
-/// When an event is no message to the node.
+/// If an event is not a valid message.
 pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
     let Some((mut keeper, worker)) = keeper() else { return 0 };
     if begin == Begin::InTurn {
@@ -79,11 +79,11 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
     events
 }
 
-/// A keeper whose worker is this socket.
+/// A keeper, and the worker's end of its protocol socket.
 fn keeper() -> Option<(Keeper, OwnedFd)> {
     let (lines, theirs) = KeeperEnds::make().ok()?;
     let signals = Signals::take(Hold::Subreaper).ok()?;
-    // Whoever runs this must be able to stop it.
+    // The user must be able to stop the fuzz target by a signal.
     let _ = SigSet::all().thread_unblock();
     let listener = std::fs::File::open("/dev/null").ok()?;
     let mut keeper = Keeper::new(listener.into(), HeldTree::empty(), signals);
@@ -94,8 +94,8 @@ fn keeper() -> Option<(Keeper, OwnedFd)> {
     Some((keeper, theirs.socket))
 }
 
-/// Takes a message of a node to its nursery, with a file if there is one. Whether it is a request, and
-/// with how many descriptors.
+/// Feeds a message of a node to a nursery's socket, with a file if there is one. If the message is a request,
+/// returns its number of descriptors.
 pub fn nursery_message(message: &[u8], file: Option<&OwnedFd>) -> Option<usize> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;

@@ -1,5 +1,5 @@
-//! Input held for the running turn until its code asks. One message answers one wait, so that two
-//! answers given early stay two answers.
+//! Input for the running turn, queued until the turn's code asks for it. One message answers one wait, so two
+//! messages that arrive early answer two waits.
 
 use std::collections::VecDeque;
 
@@ -13,16 +13,17 @@ pub(crate) struct InputMessage {
     pub eof: bool,
 }
 
+/// Queued input messages.
 #[derive(Debug, Default)]
 pub(crate) struct InputQueue {
     messages: VecDeque<InputMessage>,
     bytes: usize,
-    /// The code has asked and has no answer.
+    /// The code waits for input.
     waiting: bool,
 }
 
 impl InputQueue {
-    /// Input came; what is past the limit is dropped, which the node prevents by refusing it.
+    /// Queues a message. Input over the limit is dropped; the node refuses such input before it sends it.
     pub fn give(&mut self, message: InputMessage) {
         if self.bytes + message.bytes.len() <= INPUT_BYTES_MAX {
             self.bytes += message.bytes.len();
@@ -34,7 +35,7 @@ impl InputQueue {
         self.waiting = true;
     }
 
-    /// The answer to an open wait, if there is both.
+    /// The message that answers the open wait, if there are both.
     pub fn answer(&mut self) -> Option<InputMessage> {
         if !self.waiting {
             return None;

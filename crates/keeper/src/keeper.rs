@@ -1,5 +1,5 @@
-//! The poll loop and the life of the worker process: starting, ending, starting afresh, and the
-//! keeper's own end. What the node says is handled in `node_side`, what the worker says in `turn`.
+//! The poll loop, and the life of the worker process: start, end, restart, and the keeper's own end. Messages of
+//! the node are handled in `commands`, messages of the worker in `turn`.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -29,14 +29,14 @@ use crate::watch::{self, LimitWatch};
 use crate::worker::{ReadyMessage, SocketRead};
 use crate::worker_side::WorkerSide;
 
-/// Bytes read at once from the node or the protocol socket.
+/// Bytes that one read takes from the node or the protocol socket.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// Time from a worker's word that it is ready until the keeper puts its own house in order: its first
-/// turn comes at once, as a rule, and comes first.
+/// Time from `worker_ready` until the keeper trims its heap. The first turn usually follows at once and must not
+/// wait for that.
 const SETTLE_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a keeper without a launch waits for its first node.
+/// How long a keeper without a launch waits for a node.
 const FIRST_NODE_GRACE: Duration = Duration::from_secs(30);
 
 /// One session's keeper.
@@ -49,7 +49,7 @@ pub(crate) struct Keeper {
     pub(crate) worker: WorkerSide,
     pub(crate) family: Family,
     pub(crate) scratch: Vec<u8>,
-    /// When the keeper gives memory back, after a worker has come up.
+    /// When the keeper trims its heap, after a worker is ready.
     settle: Option<Instant>,
 }
 
@@ -85,7 +85,7 @@ impl Keeper {
             }
         }
         self.held.release();
-        // What no node has spoken to may have been replaced at its path.
+        // If no node ever attached, another keeper's socket may be at the path by now.
         if self.node.link.epoch() > Epoch(0) || self.worker.pooled.is_some() {
             self.remove_socket();
         }
@@ -105,7 +105,7 @@ impl Keeper {
         }
         if ready.listener {
             self.node.accept();
-            // The first message is often there already.
+            // The first message has often arrived already.
             self.hear_callers();
         }
         if ready.node {
@@ -133,7 +133,7 @@ impl Keeper {
         self.end_if_broken();
         match self.stage {
             WorkerStage::Clearing { then: AfterClear::Exit, .. } if self.cleared() => {
-                // Nobody is left behind by a keeper that was told to stop: they end with it.
+                // A keeper that was told to stop does not stay for its twins: they end with it.
                 if self.family.stopped || self.family.is_empty() {
                     return LoopStep::Exit;
                 }
@@ -145,12 +145,12 @@ impl Keeper {
         }
     }
 
-    /// One decision about the worker process, and what follows from it.
+    /// Steps the stage machine and performs the effects.
     pub(crate) fn apply(&mut self, event: StageEvent) {
         self.apply_told(event, None);
     }
 
-    /// The same. `ended` is what the node is told of a worker's end, where it is told.
+    /// Like [`Self::apply`]. `ended` is the event that [`StageEffect::TellEnded`] sends to the node.
     fn apply_told(&mut self, event: StageEvent, mut ended: Option<(Option<TurnNo>, EventKind)>) {
         let (stage, effects) = self.stage.step(event);
         self.stage = stage;
@@ -177,12 +177,12 @@ impl Keeper {
         }
     }
 
-    /// Kills everything below; `then` follows once it is reaped.
+    /// Kills all processes of the session; `then` follows when they are reaped.
     pub(crate) fn clear(&mut self, then: AfterClear) {
         self.apply(StageEvent::ClearAsked { then });
     }
 
-    /// Ends the session if an event could not be told, or the worker not be sent a message.
+    /// Ends the session if an event for the node or a message for the worker could not be encoded.
     pub(crate) fn end_if_broken(&mut self) {
         let (failure, broken) = (self.node.take_failure(), self.worker.take_broken());
         if let Some(why) = failure.or(broken) {
@@ -190,12 +190,13 @@ impl Keeper {
         }
     }
 
-    /// Ends the session: worker and keeper cannot understand each other, or the node cannot be told.
+    /// Ends the session with `ProtocolBroken`: the worker sent an invalid message, or a message of the keeper
+    /// could not be encoded.
     pub(crate) fn break_off(&mut self, why: &str) {
         let message = bounded(why, REASON_BYTES_MAX);
         let told = self.node.link.push(None, EventKind::ProtocolBroken { message }, Bytes::new());
         if let Err(error) = told {
-            complain!("keeper: the end of the session cannot be told: {error}");
+            complain!("keeper: cannot tell the node that the session ends: {error}");
         }
         self.clear(AfterClear::StayDown);
     }
@@ -238,7 +239,7 @@ impl Keeper {
         }
     }
 
-    /// The worker said that it can take turns. It gets none before it is in its cgroups.
+    /// Handles `worker_ready`. The worker gets no turn before it is in its cgroups.
     pub(crate) fn worker_is_ready(&mut self, ready: ReadyMessage) {
         if let (WorkerStage::Starting { .. }, Some(worker)) = (self.stage, &mut self.worker.process)
         {
@@ -264,7 +265,7 @@ impl Keeper {
         self.settle = Some(Instant::now() + SETTLE_AFTER);
     }
 
-    /// The worker's program is asked to finish; everything is killed after the grace.
+    /// Asks the worker's program to finish. After the grace, all processes of the session are killed.
     pub(crate) fn finish(&mut self, grace: Duration) {
         let may_finish = !grace.is_zero() && self.family.forking.is_none();
         let until = may_finish.then(|| Instant::now() + grace);
@@ -272,7 +273,7 @@ impl Keeper {
     }
 
     fn ask_to_finish(&mut self, until: Instant) {
-        // Whose children they are cannot be told once the worker has ended.
+        // This call tracks the worker's descendants. Once the worker has ended, they cannot be found any more.
         if let Some(processes) = self.family.scope.subset() {
             processes.members();
         }
@@ -304,7 +305,8 @@ impl Keeper {
         }
     }
 
-    /// Looks whether the worker has come into its cgroups, and lets a worker that is ready begin.
+    /// Checks whether the worker is in its cgroups. If the worker has said `worker_ready` already, it becomes
+    /// ready now.
     fn note_joined(&mut self, ended: &[(u32, String)]) {
         let groups = self.cgroups();
         match self.worker.note_joined(ended, &groups, &self.family) {
@@ -320,7 +322,7 @@ impl Keeper {
         }
     }
 
-    /// The worker process is reaped: what it had said and printed comes first.
+    /// Handles the end of the worker process, after the messages and output that it has left.
     pub(crate) fn worker_ended(&mut self, how: String) {
         self.drop_fork("its worker has ended");
         if !self.stage.is_clearing() {
@@ -334,7 +336,7 @@ impl Keeper {
         let replaced =
             matches!(self.stage, WorkerStage::Clearing { then: AfterClear::StartAfresh, .. });
         let ended = EventKind::WorkerEnded { cause: how, limit, replaced };
-        // The next node must know on which worker a turn ran, should the node before it die untold.
+        // If the node dies before it gets this event, the next node must know that the turn ran on the old worker.
         let turn = self.worker.running.turn().filter(|_| replaced);
         self.worker.process = None;
         self.worker.running.end();
@@ -359,13 +361,13 @@ impl Keeper {
     fn node_grace(&self) -> Duration {
         match &self.launch {
             Some(launch) => Duration::from_millis(launch.node_grace_ms),
-            // A worker that waits is nobody's without its node, unless somebody is claiming it.
+            // A pooled worker has no use without the node that prepared it, unless a new connection may claim it.
             None if self.worker.pooled.is_some() && self.node.callers.is_empty() => Duration::ZERO,
             None => FIRST_NODE_GRACE,
         }
     }
 
-    /// The nearest moment at which something must be done without a descriptor's word.
+    /// The nearest deadline of the poll loop.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let exiting = matches!(self.stage, WorkerStage::Clearing { then: AfterClear::Exit, .. });
         let alone =
@@ -376,9 +378,9 @@ impl Keeper {
         self.stage.due().into_iter().chain(alone).chain(turn).chain(fork).chain(self.settle).min()
     }
 
-    /// Our socket's file, so that nobody takes it for a living keeper.
+    /// Removes the file of the keeper's socket, so that no node takes it for a live keeper.
     pub(crate) fn remove_socket(&self) {
-        // A retired keeper has removed it, and another may have taken its name.
+        // A retired keeper has removed its socket, and another keeper's socket may have the name now.
         let Some(listener) = &self.node.listener else { return };
         if let Some(path) = self.launch.as_ref().and_then(|launch| launch.socket.as_ref()) {
             let _ = rustix::fs::unlink(path);
@@ -391,7 +393,7 @@ impl Keeper {
         }
     }
 
-    /// The session is over and twins live: nothing is left of it but this process, which holds them.
+    /// The session is over, but twins live: this process stays only to hold them.
     fn retire(&mut self) {
         if self.family.retired {
             return;

@@ -1,9 +1,9 @@
-//! The nursery: the one process of a node that keepers and zygotes are forked from. It holds nothing
-//! of theirs: when it ends, keepers stay and zygotes go.
+//! The nursery: the process of a node from which keepers and zygotes are forked. It holds none of their state.
+//! When the nursery ends, keepers live on and zygotes end.
 //!
-//! One thread, one poll loop over the socket to the node and signals. A keeper is a fork that runs no
-//! other program, so whatever this process has touched is shared by all of them, and what it has
-//! open is closed in each.
+//! The nursery has one thread and one poll loop over the socket to the node and signals. A keeper is a fork
+//! that runs no other program. So keepers share the memory pages of the nursery, and each keeper closes the
+//! nursery's descriptors.
 
 pub(crate) mod socket;
 
@@ -27,20 +27,20 @@ use crate::complaint::complain;
 use crate::signals::Signals;
 use crate::{KeeperExit, keep};
 
-/// How a keeper's first process exits when all went well.
+/// How [`reap_all`] describes a keeper's first process that succeeded.
 const EXIT_OK: &str = "exit code 0";
 
 /// The exit code of a zygote whose program cannot be run.
 const NO_PROGRAM: i32 = 127;
 
-/// Why there is no nursery.
+/// Why the nursery ends.
 #[derive(Debug, thiserror::Error)]
 enum NurseryServerError {
     #[error("cannot {act}: {cause}")]
     Setup { act: &'static str, cause: io::Error },
-    #[error("the node cannot be heard: {0}")]
+    #[error("cannot receive a request of the node: {0}")]
     Hear(io::Error),
-    #[error("the node cannot be answered: {0}")]
+    #[error("cannot send an answer to the node: {0}")]
     Answer(io::Error),
 }
 
@@ -59,16 +59,16 @@ struct NurseryServer {
     node: NurserySocket,
     signals: Signals,
     rights: Rights,
-    /// By process id, what is to be said of its end. No more than the node has asked for.
+    /// By process id. The node's requests bound their number.
     children: HashMap<u32, NurseryChild>,
 }
 
-/// Whose rights children need to make namespaces.
+/// Where children get the capabilities to make namespaces from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rights {
-    /// They are root's, or each sees for itself.
+    /// The nursery is root, or each child makes its own user namespace.
     Inherited,
-    /// They are those of the nursery's own user namespace.
+    /// The nursery has its own user namespace with these capabilities.
     OfOwnNamespace,
 }
 
@@ -87,7 +87,8 @@ enum ChildKind {
 impl NurseryServer {
     fn new() -> Result<Self, NurseryServerError> {
         let setup = |act| move |cause: io::Error| NurseryServerError::Setup { act, cause };
-        // No terminal's hang-up or Ctrl-C reaches it. It fails where we lead a session already.
+        // The nursery gets no hang-up or Ctrl-C of a terminal. The call fails if this process already leads a
+        // process session, which is fine.
         let _ = rustix::process::setsid();
         let socket = take_socket().map_err(setup("take the socket from standard input"))?;
         let signals =
@@ -139,7 +140,7 @@ impl NurseryServer {
     ) -> Result<(), NurseryServerError> {
         let id = request.id();
         let started = self.start(request, &given);
-        // A listening socket that stayed open here would look alive without its keeper.
+        // If a keeper's listening socket stayed open here, the keeper would look alive after its end.
         drop(given);
         match started {
             Ok((kind, forked)) => {
@@ -160,7 +161,7 @@ impl NurseryServer {
         match (request, given) {
             (ToNursery::Keeper { hold, .. }, [listener, log]) => {
                 let mode = HoldMode::parse(hold)
-                    .ok_or_else(|| io::Error::other("keepers do not hold in this way"))?;
+                    .ok_or_else(|| io::Error::other(format!("unknown hold mode {hold:?}")))?;
                 let places = [listener.as_fd(), stdio::stdout(), log.as_fd()];
                 let forked = fork_child(&places, || match keep(mode) {
                     KeeperExit::Done => 0,
@@ -176,12 +177,12 @@ impl NurseryServer {
                 command.envs(env.iter().map(|(name, value)| (name, value)));
                 let (parent, rights) = (getpid(), self.rights);
                 let null = stdio::stdout();
-                // In this order they are what `ZYGOTE_CONTROL` says.
+                // The order gives the control socket the number `ZYGOTE_CONTROL`.
                 let places = [stdio::stdin(), null, log.as_fd(), control.as_fd()];
                 let forked = fork_child(&places, || become_zygote(&mut command, parent, rights))?;
                 Ok((ChildKind::Zygote, forked))
             }
-            _ => Err(io::Error::other("the descriptors are not those that were to come with it")),
+            _ => Err(io::Error::other("the request came with a wrong number of descriptors")),
         }
     }
 
@@ -195,7 +196,7 @@ impl NurseryServer {
     }
 }
 
-/// Goes on as the zygote's program, which ends with the nursery.
+/// Runs the zygote's program in this process. The kernel kills it when the nursery ends.
 fn become_zygote(command: &mut Command, parent: Pid, rights: Rights) -> i32 {
     let held = set_parent_process_death_signal(Some(Signal::KILL));
     if held.is_err() || getppid() != Some(parent) {
@@ -204,14 +205,15 @@ fn become_zygote(command: &mut Command, parent: Pid, rights: Rights) -> i32 {
     if rights == Rights::OfOwnNamespace
         && let Err(error) = keep_rights_over_exec()
     {
-        complain!("zygote: it may not enter keepers' namespaces: {error}");
+        complain!("zygote: cannot keep the capabilities to enter keepers' namespaces: {error}");
     }
     let error = command.exec();
     complain!("zygote: cannot run {}: {error}", command.get_program().display());
     NO_PROGRAM
 }
 
-/// Standard input becomes ours alone, and `/dev/null` takes its place.
+/// Moves the socket from standard input to a descriptor that is closed on exec. `/dev/null` becomes standard
+/// input.
 fn take_socket() -> io::Result<OwnedFd> {
     let socket = rustix::io::fcntl_dupfd_cloexec(stdio::stdin(), 3)?;
     let null = std::fs::File::open("/dev/null")?;

@@ -1,5 +1,5 @@
-//! Which of the processes around are this session's. Alone, that is everything below the keeper; in a
-//! family it is a part, and nothing else is ever ended for it.
+//! Which processes belong to this session. A session without twins owns every process below its keeper. In a
+//! family the session owns only a subset, and the keeper kills only that subset.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -9,19 +9,20 @@ use windlass_procs::twin::{SessionProcesses, kill_children_but};
 use crate::family::Family;
 use crate::watch::ProcessList;
 
-/// What belongs to the session.
+/// The processes that belong to the session.
 #[derive(Debug, Default)]
 pub(crate) enum ProcessScope {
-    /// All that this keeper has started.
+    /// Every process below this keeper.
     #[default]
     AllBelow,
-    /// Its worker is a child of ours, and there are twins.
+    /// The worker is a child of this keeper, and there are twins.
     OwnWorker(SessionProcesses),
-    /// Its worker is a twin: somebody else's child.
+    /// The worker is a twin: it is not a child of this keeper.
     TwinWorker(SessionProcesses),
 }
 
 impl ProcessScope {
+    /// The session's processes, if they are not all processes below the keeper.
     pub fn subset(&self) -> Option<&SessionProcesses> {
         match self {
             Self::AllBelow => None,
@@ -31,20 +32,20 @@ impl ProcessScope {
 }
 
 impl Family {
-    /// Sends SIGKILL to everything of this session.
+    /// Sends SIGKILL to every process of this session.
     pub fn kill_session(&mut self, held: &HeldTree) {
         match self.scope.subset() {
             None => held.kill_all(),
             Some(processes) => self.killed = processes.kill(&self.spared()),
         }
         if let ProcessScope::TwinWorker(_) = self.scope {
-            // What is left of a worker that could not be started.
+            // Children of a twin's keeper are the remains of a worker that could not be started.
             kill_children_but(&self.keepers());
         }
     }
 
-    /// Whether nothing of this session is left. `no_child`: this keeper has no child, which is the same
-    /// where all that it started is the session's.
+    /// Whether no process of this session is left. `no_child` says that this keeper has no child; that is enough
+    /// if every process below the keeper belongs to the session.
     pub fn none_left(&self, no_child: bool) -> bool {
         match self.scope.subset() {
             None => no_child,
@@ -66,13 +67,13 @@ impl Family {
         }
     }
 
-    /// What tells of the end of this worker, where no signal does.
+    /// The pidfd of a worker that is a twin: the keeper is not its parent and gets no SIGCHLD for it.
     pub fn twin_handle(&self, worker: u32) -> Option<BorrowedFd<'_>> {
         let ProcessScope::TwinWorker(processes) = &self.scope else { return None };
         (worker == processes.root()).then(|| processes.handle())
     }
 
-    /// What was killed and is waited for.
+    /// The pidfd of a killed process that the keeper waits for.
     pub fn killed_handle(&self) -> Option<BorrowedFd<'_>> {
         self.killed.as_ref().map(AsFd::as_fd)
     }

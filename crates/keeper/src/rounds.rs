@@ -1,4 +1,4 @@
-//! One round of the poll loop: what is waited for, and for what it woke.
+//! One round of the poll loop: the descriptors that it waits for, and which of them woke it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::turn::WorkerNotice;
 use crate::watch::Finding;
 use crate::worker::SocketRead;
 
-/// What the loop woke for.
+/// The sources that woke the poll loop.
 #[derive(Debug, Default)]
 pub(crate) struct WakeReasons {
     pub signals: bool,
@@ -27,17 +27,21 @@ pub(crate) struct WakeReasons {
     pub worker: bool,
     pub pipes: bool,
     pub egress: bool,
+    /// The worker's socket is writable again.
     pub worker_room: bool,
-    /// The handle of a process that ended, in some way or other.
+    /// The worker, which is a twin, has ended.
     pub twin: bool,
+    /// A killed process of the session has ended.
     pub waited: bool,
+    /// A twin's keeper, or a killed process of a twin without a keeper, has ended.
     pub ending: bool,
+    /// The twin of the fork in progress has sent its first message.
     pub forking: bool,
 }
 
 impl Keeper {
     pub(crate) fn wait(&mut self) -> WakeReasons {
-        // A full link stops the reading of the worker, and nothing else.
+        // While the link is full, the keeper does not read from the worker; everything else goes on.
         let take_output = !self.node.link.full();
         let timeout = self.next_deadline().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -80,7 +84,7 @@ impl Keeper {
                 }
             }
         }
-        // EINTR cannot happen with every signal taken as a descriptor; a spurious wake is harmless.
+        // EINTR cannot happen, because all signals arrive by descriptor; a spurious wake-up is harmless.
         let _ = poll(&mut fds, timeout.as_ref());
         let woke = |source| {
             sources.iter().zip(&fds).any(|(of, fd)| *of == source && !fd.revents().is_empty())
@@ -101,7 +105,7 @@ impl Keeper {
         }
     }
 
-    /// What tells of twins, and of processes that are no children of ours.
+    /// The descriptors for twins and for processes that are not children of this keeper.
     fn of_family(&self) -> impl Iterator<Item = (WakeSource, BorrowedFd<'_>)> {
         let twin = self.worker.who().and_then(|(worker, _)| self.family.twin_handle(worker));
         let twin = twin.map(|handle| (WakeSource::Twin, handle));
@@ -112,13 +116,13 @@ impl Keeper {
         twin.into_iter().chain(waited).chain(ending).chain(forking)
     }
 
-    /// What concerns twins.
+    /// Handles wake-ups that concern twins.
     pub(crate) fn hear_family(&mut self, ready: &WakeReasons) {
         if ready.forking {
             self.hear_twin();
         }
         if ready.twin {
-            // Only its parent could say more.
+            // Only the twin's parent can read its exit status.
             self.worker_ended("its process has ended".to_owned());
             self.reap();
         }
@@ -131,8 +135,7 @@ impl Keeper {
         }
     }
 
-    /// Takes what has come on the protocol socket. A worker that closed it can be given no turn,
-    /// so it is ended.
+    /// Handles input on the protocol socket. A worker that has closed the socket can run no turn, so it is killed.
     pub(crate) fn hear_worker(&mut self) {
         let closed = self.fill_from_worker() == SocketRead::Closed;
         if closed && matches!(self.stage, WorkerStage::Starting { .. } | WorkerStage::Up) {
@@ -149,8 +152,8 @@ impl Keeper {
         filled
     }
 
-    /// Takes the whole frames that have come. Bytes already in the raw pipes were written before them, so
-    /// they go first: once, however many frames there are, so that a flood cannot hold the loop.
+    /// Handles the complete frames that have arrived. Bytes in the raw pipes were written before the frames, so
+    /// they are forwarded first. The pipes are drained only once per call, so that a flood cannot block the loop.
     fn take_frames(&mut self) {
         self.worker.drain_pipes(&mut self.node);
         while let Some(said) = self.worker.take_frames(self.stage, &mut self.node) {
@@ -166,7 +169,7 @@ impl Keeper {
         self.end_if_broken();
     }
 
-    /// Looks at the session's limits, if it is time, and ends everything when one was passed.
+    /// Checks the session's limits if a check is due, and kills the session's processes if a limit is exceeded.
     pub(crate) fn watch_limits(&mut self, now: Instant) {
         let turn = self.worker.running.turn();
         let tell_limit = |node: &mut NodeSide, limit, message| {

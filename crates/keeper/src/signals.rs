@@ -1,4 +1,4 @@
-//! Signals as a descriptor: a child ended, or somebody wants the keeper to stop.
+//! Signals by descriptor (`signalfd`): a child has ended, or the keeper is told to stop.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,10 +8,12 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use windlass_protocol::link::Hold;
 
-/// What signals said since the last look.
+/// The signals since the last read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReceivedSignals {
+    /// SIGCHLD.
     pub child: bool,
+    /// SIGTERM, SIGINT or SIGHUP.
     pub stop: bool,
 }
 
@@ -21,12 +23,12 @@ pub(crate) struct Signals {
     stop_senders: StopSenders,
 }
 
-/// Who may tell the keeper to stop.
+/// Whose stop signals the keeper obeys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopSenders {
     Anyone,
-    /// Only those outside of the keeper's pid namespace, who have no number in it: what runs below
-    /// it has none of its business.
+    /// Only processes outside of the keeper's pid namespace, whose sender id is 0 inside. The session's processes
+    /// must not stop the keeper.
     OutsideNamespace,
 }
 
@@ -45,7 +47,7 @@ impl Signals {
         Ok(Self { signals: SignalFd::with_flags(&set, flags)?, stop_senders })
     }
 
-    /// Takes all that is pending, without blocking.
+    /// Reads all pending signals without blocking.
     pub fn hear(&self) -> ReceivedSignals {
         let mut received = ReceivedSignals::default();
         while let Ok(Some(signal)) = self.signals.read_signal() {

@@ -1,5 +1,5 @@
-//! Where a worker process is in its life. A pure machine: it starts, kills and reaps no process, and reads
-//! no clock. The keeper performs the effects.
+//! The life of a worker process as a pure state machine. It starts, kills and reaps no process, and reads no
+//! clock: the keeper performs the effects.
 
 #[cfg(test)]
 mod tests;
@@ -8,34 +8,34 @@ use std::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum WorkerStage {
-    /// There is no worker: before the launch, or after it ended by itself.
+    /// There is no worker: before the launch, or after the worker has ended.
     #[default]
     Down,
-    /// The worker was started, and has not said that it is ready.
+    /// The worker was started and is not ready yet.
     Starting {
         until: Instant,
     },
     Up,
-    /// The worker is asked to finish; it is killed at `until`.
+    /// The worker was asked to finish; it is killed at `until`.
     Finishing {
         until: Instant,
     },
-    /// Everything below was killed and is being reaped.
+    /// All processes of the session were killed and are being reaped.
     Clearing {
         left: ToReap,
         then: AfterClear,
     },
 }
 
-/// What is still to be reaped.
+/// Which killed processes are not reaped yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToReap {
     Worker,
-    /// Processes that it has started, perhaps.
+    /// The worker is reaped. Processes that it has started may be left.
     Others,
 }
 
-/// What follows when everything is cleared.
+/// What follows when all processes are reaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterClear {
     StartAfresh,
@@ -45,7 +45,7 @@ pub(crate) enum AfterClear {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StageEvent {
-    /// A worker was started, and must be ready by then.
+    /// A worker was started; it must be ready at `until`.
     Started {
         until: Instant,
     },
@@ -53,19 +53,19 @@ pub(crate) enum StageEvent {
     NotStarted,
     /// The worker can take turns.
     Ready,
-    /// The session ends: the worker may finish until then. Without a time it may not.
+    /// The session ends. The worker may finish until `until`; without a time it is killed at once.
     FinishAsked {
         until: Option<Instant>,
     },
-    /// Everything is to be killed.
+    /// All processes of the session must be killed.
     ClearAsked {
         then: AfterClear,
     },
     /// The worker process is reaped.
     WorkerEnded,
-    /// Everything that had ended is reaped, and nothing of the session is left.
+    /// Ended processes are reaped, and no process of the session is left.
     NoneLeft,
-    /// Everything that had ended is reaped, and other processes of the session are left.
+    /// Ended processes are reaped, and other processes of the session are left.
     OthersLeft,
     TimePassed {
         now: Instant,
@@ -74,20 +74,21 @@ pub(crate) enum StageEvent {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StageEffect {
-    /// The node is told that the worker is ready.
+    /// Tell the node that the worker is ready.
     TellReady,
-    /// The node is told that the worker has not become ready in time.
+    /// Tell the node that the worker was not ready in time.
     TellLate,
-    /// The node is told how the worker ended.
+    /// Tell the node how the worker ended.
     TellEnded,
-    /// The worker is asked to finish until then.
+    /// Ask the worker to finish until `until`.
     AskToFinish {
         until: Instant,
     },
-    /// Everything below is killed and reaped.
+    /// Kill and reap all processes of the session.
     Kill,
-    /// Orphans that came to the keeper since are killed, too.
+    /// Kill orphans that have become children of the keeper since the last kill.
     KillOrphans,
+    /// Start a new worker.
     Start,
 }
 
@@ -103,7 +104,7 @@ impl WorkerStage {
             (Self::Up, StageEvent::FinishAsked { until: Some(until) }) => {
                 (Self::Finishing { until }, vec![StageEffect::AskToFinish { until }])
             }
-            // A worker that is not up has nothing to finish.
+            // A worker that is not ready has nothing to finish.
             (_, StageEvent::FinishAsked { .. }) => self.clear(AfterClear::Exit),
             (_, StageEvent::ClearAsked { then }) => self.clear(then),
             (Self::Starting { until }, StageEvent::TimePassed { now }) if now >= until => {
@@ -121,10 +122,10 @@ impl WorkerStage {
             (Self::Clearing { left: ToReap::Others, then }, StageEvent::NoneLeft) => match then {
                 AfterClear::StartAfresh => (self, vec![StageEffect::Start]),
                 AfterClear::StayDown => (Self::Down, vec![]),
-                // The keeper leaves, or stays for its twins.
+                // The keeper exits, or stays to hold its twins.
                 AfterClear::Exit => (self, vec![]),
             },
-            // What comes too late or too early changes nothing.
+            // An event that comes too late or too early changes nothing.
             (
                 _,
                 StageEvent::Started { .. }
@@ -137,7 +138,7 @@ impl WorkerStage {
         }
     }
 
-    /// Everything is killed; `then` follows, unless the keeper is about to exit already.
+    /// Kills all processes; `then` follows, unless the keeper is exiting already.
     fn clear(self, then: AfterClear) -> (Self, Vec<StageEffect>) {
         let (left, then) = match self {
             Self::Down => (ToReap::Others, then),
@@ -157,7 +158,7 @@ impl WorkerStage {
             Self::Clearing { left: ToReap::Worker, then } => {
                 let effects = match then {
                     AfterClear::StartAfresh | AfterClear::StayDown => vec![StageEffect::TellEnded],
-                    // The session is over: the node does not wait for the worker's end.
+                    // The session is over, and the node does not wait for the worker's end.
                     AfterClear::Exit => vec![],
                 };
                 (Self::Clearing { left: ToReap::Others, then }, effects)

@@ -1,5 +1,5 @@
-//! How a keeper starts its worker: by running its program, by a fork from a zygote, or by giving a pooled
-//! worker its job. When the zygote does not answer, the keeper runs the program.
+//! Starts a worker: gives a pooled worker its job, has a zygote fork one, or runs the worker's program. When
+//! the zygote does not answer, the keeper runs the program.
 
 use std::ffi::CStr;
 use std::io;
@@ -20,15 +20,15 @@ use crate::complaint::complain;
 use crate::watch::LimitWatch;
 use crate::worker::{KeeperEnds, Worker, WorkerEnds};
 
-/// What the keeper of a pooled worker is called in lists of processes.
+/// The name of a pooled worker's keeper in lists of processes.
 const POOLED_NAME: &CStr = c"windlass-wait";
 
-/// A worker that has just been started, and what came with it.
+/// A worker that was just started, with its confinement and egress listener.
 #[derive(Debug)]
 pub(crate) struct StartedWorker {
     pub worker: Worker,
     pub confinement: Confinement,
-    /// Where its network ends, if it reaches out through the node's proxy.
+    /// The listener of the sandbox's egress, if the policy allows hosts.
     pub listener: Option<OwnedFd>,
 }
 
@@ -45,12 +45,12 @@ pub(crate) struct PooledWorker {
     worker: Waiting,
     lines: KeeperEnds,
     cgroups: Vec<PathBuf>,
-    /// What was measured of the cgroups.
+    /// The watch over the cgroups, with the counters that it has read so far.
     watch: LimitWatch,
 }
 
 impl PooledWorker {
-    /// Forks one, and has it build the view that its session will most likely have.
+    /// Has the zygote fork a worker. If `prepare` has a plan, the worker builds the base of that plan's view.
     pub fn fork(
         prepare: &Prepare,
         zygote: Option<OwnedFd>,
@@ -68,7 +68,7 @@ impl PooledWorker {
         Ok(Self { worker, lines, cgroups, watch })
     }
 
-    /// Whether the ends of these processes leave it unusable.
+    /// Whether the pooled worker is unusable after these processes have ended.
     pub fn is_broken_by(&mut self, ended: &[(u32, String)]) -> bool {
         let worker = &mut self.worker;
         let mut is_broken = false;
@@ -82,12 +82,12 @@ impl PooledWorker {
         is_broken
     }
 
-    /// Whether it is in its cgroups.
+    /// Whether the worker is in its cgroups.
     pub fn has_joined(&self) -> bool {
         self.worker.joining.is_empty()
     }
 
-    /// What was measured in the pool, for a session that has the same cgroups.
+    /// Takes the watch over the cgroups, if the session has the same cgroups.
     pub fn watch_of(&mut self, launch: &Launch) -> Option<LimitWatch> {
         (self.cgroups == launch.cgroups).then(|| std::mem::take(&mut self.watch))
     }
@@ -96,15 +96,15 @@ impl PooledWorker {
 /// Why a worker cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkerStartError {
-    #[error("the node's plan for it is no plan: {0}")]
+    #[error("the node's plan for the worker is not valid: {0}")]
     Plan(#[from] serde_json::Error),
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
     Spawn(#[from] SpawnError),
-    #[error("no zygote can reach it: there is no pid namespace")]
+    #[error("a zygote cannot fork a worker for a keeper without a pid namespace")]
     NoNamespace,
-    #[error("no connection to a zygote came with it")]
+    #[error("the node passed no connection to a zygote")]
     NoConnection,
 }
 
@@ -114,8 +114,8 @@ impl From<Errno> for WorkerStartError {
     }
 }
 
-/// Starts a worker, by the quickest way there is. `room` is what twins have left it of the family's
-/// directory, if there were any; `zygote` is a connection for this worker.
+/// Starts a worker by the fastest available strategy. `room` is the part of the family's directory that this
+/// session may use, if it was forked before. `zygote` is a connection for this worker only.
 pub(crate) fn start(
     launch: &Launch,
     room: Option<&Path>,
@@ -143,7 +143,7 @@ pub(crate) fn start(
                 let rest = Plan { controls: Vec::new(), ..plan.clone() };
                 return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
             }
-            Err(error) => complain!("keeper: a worker is started without its zygote: {error}"),
+            Err(error) => complain!("keeper: cannot fork from the zygote, running the program: {error}"),
         }
     }
     run(launch, &plan)

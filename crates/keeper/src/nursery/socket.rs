@@ -1,4 +1,4 @@
-//! The nursery's end of the socket to its node: messages, and the descriptors that go with them.
+//! The nursery's end of the socket to its node: messages, and the descriptors that are passed with them.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,16 +16,16 @@ use windlass_protocol::nursery::{DESCRIPTORS_MAX, FromNursery, MESSAGE_BYTES_MAX
 
 pub(crate) struct NurserySocket {
     socket: OwnedFd,
-    /// One more byte than a message has, so that a longer one is seen.
+    /// One byte more than the longest message, so that a longer one is detected.
     bytes: Vec<u8>,
 }
 
-/// What one look at the socket gave.
+/// The result of one read from the socket.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// It was a false alarm.
+    /// A spurious wake-up.
     Nothing,
-    /// The node is gone.
+    /// The node has closed the socket.
     Closed,
     Request {
         request: ToNursery,
@@ -59,12 +59,13 @@ impl NurserySocket {
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            // Some were lost: more than there is room for, or none was free. It is answered so.
+            // Some descriptors were lost: there were too many, or this process has none free. Without
+            // descriptors the request is refused.
             descriptors.clear();
         }
         let message = &self.bytes[..received.bytes];
         if message.len() > MESSAGE_BYTES_MAX {
-            return Err(io::Error::other("a message is too long"));
+            return Err(io::Error::other("a message of the node is too long"));
         }
         match serde_json::from_slice(message)? {
             ToNursery::InFile { id, bytes } => {
@@ -75,9 +76,9 @@ impl NurserySocket {
         }
     }
 
-    /// Says a word that the node waits for.
-    pub fn say(&self, request: &FromNursery, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let message = serde_json::to_vec(request)?;
+    /// Sends an answer that the node waits for.
+    pub fn say(&self, answer: &FromNursery, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let message = serde_json::to_vec(answer)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
@@ -94,28 +95,28 @@ impl NurserySocket {
         }
     }
 
-    /// Says a word that nobody waits for: lost where there is no room for it.
-    pub fn mention(&self, request: &FromNursery) {
-        if let Ok(message) = serde_json::to_vec(request) {
+    /// Sends a notice that the node does not wait for. It is lost if the socket's buffer is full.
+    pub fn mention(&self, notice: &FromNursery) {
+        if let Ok(message) = serde_json::to_vec(notice) {
             let _ = send(&self.socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
 }
 
-/// The request in the first of these descriptors, which is taken out.
+/// Reads the request from the file in the first of these descriptors, which is removed from the list.
 fn read_request(id: u64, bytes: u64, descriptors: &mut Vec<OwnedFd>) -> io::Result<ToNursery> {
     if descriptors.is_empty() {
-        return Err(io::Error::other("the file of a request did not come with it"));
+        return Err(io::Error::other("the file of a request was not passed with it"));
     }
     let file = File::from(descriptors.remove(0));
     let length = usize::try_from(bytes).ok().filter(|length| *length <= LAUNCH_BYTES_MAX);
-    let length = length.ok_or_else(|| io::Error::other("a request is too long"))?;
+    let length = length.ok_or_else(|| io::Error::other("a request of the node is too long"))?;
     let mut text = vec![0; length];
     file.read_exact_at(&mut text, 0)?;
     match serde_json::from_slice(&text)? {
-        ToNursery::InFile { .. } => Err(io::Error::other("a request is in a file of a file")),
+        ToNursery::InFile { .. } => Err(io::Error::other("a request in a file names another file")),
         request if ToNursery::id(&request) == id => Ok(request),
-        _ => Err(io::Error::other("a request has another number than its file")),
+        _ => Err(io::Error::other("the request in a file has another id than its message")),
     }
 }
 

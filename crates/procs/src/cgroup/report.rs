@@ -83,7 +83,7 @@ fn process_count(support: &CgroupSupport, limits: &Limits, rlimit: ProcessRlimit
         (None, ProcessRlimit::Nothing) => not_enforced(
             control,
             support,
-            "the keeper ends a session that has more, and nothing refuses the process itself",
+            "the keeper ends a session with more processes, but the kernel does not refuse the fork",
         ),
     }
 }
@@ -114,7 +114,7 @@ fn not_enforced(control: Control, support: &CgroupSupport, why: &str) -> Control
         CgroupSupport::None { reason, remedy } => (reason.as_str(), remedy.clone()),
         _ => (
             "this machine's cgroups lack the controller",
-            "turn the controller on in the cgroup above the node's: in systemd, Delegate=yes"
+            "enable the controller in the parent cgroup of the node (systemd: Delegate=yes)"
                 .to_owned(),
         ),
     };
