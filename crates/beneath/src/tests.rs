@@ -1,5 +1,5 @@
-//! Each operation against links in every position of its path, and against trees that a hostile
-//! session would make.
+//! Tests each operation with symlinks at every position of its path, and with trees that a hostile session
+//! would make.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// A root with `in/file`, links to a place outside in all positions, and that place.
+/// A root directory with `in/file`, a directory outside of it, and symlinks at several positions that lead
+/// outside.
 struct LinkFixture {
     _dir: tempfile::TempDir,
     root: PathBuf,
@@ -36,7 +37,7 @@ impl LinkFixture {
         Directory::trusted(&self.root).unwrap()
     }
 
-    /// Nothing outside was changed.
+    /// Checks that nothing outside was changed.
     fn check_outside(&self) {
         let names = |path: &Path| {
             let mut names: Vec<_> =
@@ -64,7 +65,7 @@ fn limits() -> CopyLimits {
 fn no_operation_goes_through_a_link() {
     let fixture = LinkFixture::new();
     let root = fixture.open();
-    // First, in the middle, last; absolute, relative, magic, and out by `..`.
+    // Symlinks as the first, middle and last part of a path; absolute, relative, magic; and `..`.
     for above in ["link", "up", "magic", "inner", "..", "in/..", "in/../..", "/", "link/sub"] {
         let path = Path::new(above);
         let at = |name: &str| path.join(name);
@@ -203,7 +204,7 @@ fn a_copy_has_files_links_modes_and_names_and_no_special_bits() {
     assert_eq!(about("suid").mode() & 0o7777, 0o755);
     assert_eq!(to.join("leaf").read_link().unwrap(), fixture.outside.join("secret"));
     assert!(!to.join("socket").exists() && !to.join("pipe").exists());
-    // One more name of a file outside is a file of its own in the copy.
+    // A hard link to a file outside becomes a separate file in the copy.
     assert_eq!(about("hard").nlink(), 1);
     let outside = fixture.outside.join("secret").metadata().unwrap();
     assert_ne!(about("hard").ino(), outside.ino());
@@ -271,7 +272,7 @@ fn what_the_session_may_not_read_is_left_out_and_named_also_by_root() {
     std::fs::set_permissions(in_.join("closed"), PermissionsExt::from_mode(0o700)).unwrap();
 }
 
-/// Directories and files of the source are exchanged with links while it is copied, as fast as can be.
+/// Directories and files of the source are swapped with symlinks as fast as possible while it is copied.
 #[test]
 fn nothing_outside_is_copied_while_entries_are_swapped_for_links() {
     let fixture = LinkFixture::new();
@@ -329,7 +330,7 @@ fn a_tree_that_is_deep_and_wide_is_removed_whole() {
     let mut deep = fixture.root.join("tree");
     deep.extend(["d"; 70]);
     std::fs::create_dir_all(&deep).unwrap();
-    // More than may wait to be removed, at the depth where they are moved.
+    // More directories than `WAITING_MAX`, at the depth at which they are moved to the top.
     let wide = fixture.root.join("tree").join(PathBuf::from_iter(["d"; 63]));
     for number in 0..1100 {
         std::fs::create_dir_all(wide.join(number.to_string()).join("inner")).unwrap();
@@ -438,7 +439,7 @@ fn trees_of_ten_thousand_levels_are_measured_and_removed() {
     let mut here = root.create_directory("deep", 0o700).unwrap();
     for level in 0..10_000 {
         if level % 1000 == 0 {
-            // A second way down, so that levels that were closed are opened again.
+            // A second subdirectory, so that closed levels are reopened.
             here.create_directory("other", 0o700).unwrap().create_directory("e", 0o700).unwrap();
         }
         here = here.create_directory("d", 0o700).unwrap();
@@ -465,7 +466,7 @@ fn a_measurement_stops_at_its_bounds_and_says_so() {
     assert_eq!(fixture.open().measure_tree("in", &mut late).unwrap().whole, Whole::No);
 }
 
-/// Directories are exchanged with links to the outside while they are measured and then removed.
+/// Directories are swapped with symlinks to the outside while they are measured and then removed.
 #[test]
 fn nothing_outside_is_counted_or_removed_while_directories_are_swapped_for_links() {
     let fixture = LinkFixture::new();

@@ -63,8 +63,8 @@ enum FrameVerdict {
     TooMany,
 }
 
-/// Maximum number of tracked calls, including closed and refused ones with frames to come. A worker that leaves
-/// more calls unfinished violates the protocol.
+/// Maximum number of tracked calls, including closed and refused ones with frames to come. A worker that
+/// leaves more calls unfinished violates the protocol.
 const TRACKED_MAX: usize = 2 * TOOL_CALLS_MAX;
 
 impl WorkerCalls {
@@ -147,10 +147,13 @@ impl WorkerSide {
             FrameVerdict::Accept(offset) => offset as u64,
             FrameVerdict::Late => return Ok(()),
             FrameVerdict::TooMany => {
-                // A worker that makes calls and reads no results would fill the keeper's memory with refusals.
+                // A worker that makes calls and reads no results would fill the keeper's memory with
+                // refusals.
                 let queued = self.process.as_ref().map_or(0, Worker::queued_bytes);
                 if queued > TOOL_RESULT_BYTES_MAX {
-                    return Err("the worker makes tool calls and does not read the results".to_owned());
+                    return Err(
+                        "the worker makes tool calls and does not read the results".to_owned()
+                    );
                 }
                 self.fail_call(turn, frame.call, &too_many());
                 return Ok(());

@@ -1,5 +1,5 @@
-//! Handles messages of nodes: attaches, acknowledgements and commands. The keeper obeys only the node with the
-//! highest epoch.
+//! Handles messages of nodes: attaches, acknowledgements and commands. The keeper obeys only the node with
+//! the highest epoch.
 
 use std::time::Duration;
 
@@ -78,7 +78,8 @@ impl Keeper {
             room: self.family.room.clone().or(first_room),
         }));
         if let Err(error) = caller.say(&attached) {
-            // Cannot happen, because the answer has a bounded number of call ids. The node would attach again.
+            // Cannot happen, because the answer has a bounded number of call ids. The node would attach
+            // again.
             complain!("keeper: cannot answer an attach: {error}");
             return;
         }
@@ -100,7 +101,8 @@ impl Keeper {
         self.take_commands();
     }
 
-    /// The node's connection cannot be written to. The keeper still reads and obeys what the node sent before.
+    /// The node's connection cannot be written to. The keeper still reads and obeys what the node sent
+    /// before.
     pub(crate) fn hear_last_of_node(&mut self) {
         for _ in 0..LAST_READS_MAX {
             let Some(node) = &mut self.node.connection else { return };
@@ -207,7 +209,8 @@ impl Keeper {
         }
     }
 
-    /// Handles ends of processes: of the pooled worker, its init, or the processes that move it into its cgroups.
+    /// Handles ends of processes: of the pooled worker, its init, or the processes that move it into its
+    /// cgroups.
     pub(crate) fn note_pooled(&mut self, ended: &[(u32, String)]) {
         let Some(pooled) = &mut self.worker.pooled else { return };
         if pooled.is_broken_by(ended) {

@@ -1,6 +1,6 @@
-//! Log lines of keepers and the nursery. They go to standard error, which the node has redirected to its log. The
-//! log may be on a full disk: a line that cannot be written is dropped. `eprintln!` would panic and end the
-//! session.
+//! Log lines of keepers and the nursery. They go to standard error, which the node has redirected to its log.
+//! The log may be on a full disk: a line that cannot be written is dropped. `eprintln!` would panic and end
+//! the session.
 
 use std::fmt::Arguments;
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! The connection to a node: reads its frames, and writes the events that the link half holds. It keeps only a
-//! position in the held events, never a copy of them.
+//! The connection to a node: reads its frames, and writes the events that the link half holds. It keeps only
+//! a position in the held events, never a copy of them.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -100,8 +100,8 @@ impl NodeConnection {
         self.passed.take()
     }
 
-    /// The first message, if it has arrived completely. It is read even if the sender has closed the connection
-    /// already, and no later message is handled before it.
+    /// The first message, if it has arrived completely. It is read even if the sender has closed the
+    /// connection already, and no later message is handled before it.
     pub fn first_message(
         &mut self,
         scratch: &mut [u8],

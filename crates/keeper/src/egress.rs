@@ -44,7 +44,8 @@ impl Egress {
         for _ in 0..ROUND_MAX {
             match rustix::net::accept_with(&self.listener, flags) {
                 Ok(connection) => {
-                    // The keeper's descriptor is closed in any case, also if the node did not get the connection.
+                    // The keeper's descriptor is closed in any case, also if the node did not get the
+                    // connection.
                     let _ = self.hand_over(&connection);
                 }
                 // The client closed this connection while it waited; the next one may be open.
@@ -54,8 +55,8 @@ impl Egress {
         }
     }
 
-    /// Sends one message: the session's id with the connection's descriptor. The socket queues the message even
-    /// while the node is busy, or refuses it at once, so this call does not block.
+    /// Sends one message: the session's id with the connection's descriptor. The socket queues the message
+    /// even while the node is busy, or refuses it at once, so this call does not block.
     fn hand_over(&self, connection: &OwnedFd) -> Result<(), Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let node = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,6 +1,6 @@
-//! The twins of a session, in the keeper that forked their keepers. When the keeper of a twin ends, this keeper
-//! kills the processes that it left. This keeper stays as long as there is a twin, even after the end of its own
-//! session.
+//! The twins of a session, in the keeper that forked their keepers. When the keeper of a twin ends, this
+//! keeper kills the processes that it left. This keeper stays as long as there is a twin, even after the end
+//! of its own session.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -62,8 +62,8 @@ impl Family {
         self.twins.push(LiveTwin { session, keeper, processes });
     }
 
-    /// Processes that are in this session's cgroups or below its worker but do not belong to it: the inits, and
-    /// twins that are not yet in their own cgroups. They are not killed with the session.
+    /// Processes that are in this session's cgroups or below its worker but do not belong to it: the inits,
+    /// and twins that are not yet in their own cgroups. They are not killed with the session.
     pub fn spared(&self) -> Vec<u32> {
         let twins = self.twins.iter().map(|twin| twin.processes.root());
         self.inits.iter().copied().chain(twins).collect()
@@ -138,8 +138,8 @@ impl Family {
         }
     }
 
-    /// After a change of the twins: updates the session that egress connections count for. If the last twin is
-    /// gone, the session owns every process below the keeper again.
+    /// After a change of the twins: updates the session that egress connections count for. If the last twin
+    /// is gone, the session owns every process below the keeper again.
     fn settle(&mut self, init: Option<u32>) {
         if let Some(session) = self.proxy_session().cloned() {
             self.egress.iter_mut().for_each(|egress| egress.speak_for(session.clone()));

@@ -1,9 +1,10 @@
-//! Forks a live session. The worker forks its twin itself, inside its namespaces. This keeper makes the twin's
-//! descriptors, and the twin's keeper is a fork of this keeper. The steps:
+//! Forks a live session. The worker forks its twin itself, inside its namespaces. This keeper makes the
+//! twin's descriptors, and the twin's keeper is a fork of this keeper. The steps:
 //!
 //! 1. The keeper sends `fork` to the worker.
 //! 2. The worker answers `fork_wait`, and the keeper passes the twin's descriptors.
-//! 3. The worker sends `forked`. The twin sends its first bytes; the kernel tells the twin's process id with them.
+//! 3. The worker sends `forked`. The twin sends its first bytes; the kernel tells the twin's process id with
+//!    them.
 //! 4. The keeper checks from outside that original and twin are separated ([`separation`]).
 //! 5. The keeper forks the twin's keeper, and tells the node.
 
@@ -45,8 +46,8 @@ const LISTEN_WAIT: Duration = Duration::from_secs(5);
 /// Connections that may queue at a keeper's socket.
 const BACKLOG: i32 = 16;
 
-/// Maximum bytes of `name` and `what` of a [`NotCarried`]. With these limits all entries fit one header, even if
-/// every character is escaped.
+/// Maximum bytes of `name` and `what` of a [`NotCarried`]. With these limits all entries fit one header, even
+/// if every character is escaped.
 const NAME_BYTES_MAX: usize = 80;
 const WHAT_BYTES_MAX: usize = 20;
 
@@ -111,7 +112,8 @@ impl Keeper {
             let message = "the session runs a turn or another fork".to_owned();
             return Err(ForkRefusal { code: ErrorCode::SessionBusy, message });
         }
-        let launch = self.launch.as_ref().ok_or_else(|| ForkRefusal::new("the session was not started"))?;
+        let launch =
+            self.launch.as_ref().ok_or_else(|| ForkRefusal::new("the session was not started"))?;
         let mut twin = TwinSpec::of(launch, &fork)?;
         // From now on this session never uses the twin's directory, whether the fork succeeds or not.
         self.family.room = Some(family::next_room(&fork.room));
@@ -126,15 +128,21 @@ impl Keeper {
         };
         twin.order.threads = before.as_ref().map(ThreadSnapshot::threads).unwrap_or_default();
         let order = twin.order_bytes()?;
-        let failed =
-            |errno: rustix::io::Errno| ForkRefusal::new(format!("cannot create descriptors: {errno}"));
+        let failed = |errno: rustix::io::Errno| {
+            ForkRefusal::new(format!("cannot create descriptors: {errno}"))
+        };
         let (ours, theirs) = KeeperEnds::make().map_err(failed)?;
         rustix::net::sockopt::set_socket_passcred(&ours.socket, true).map_err(failed)?;
         let session = fork.session.clone();
-        let worker =
-            self.worker.process.as_mut().ok_or_else(|| ForkRefusal::new("the worker is not running"))?;
+        let worker = self
+            .worker
+            .process
+            .as_mut()
+            .ok_or_else(|| ForkRefusal::new("the worker is not running"))?;
         let sent = worker.send(ToWorker::Fork { session }, &order);
-        sent.map_err(|error| ForkRefusal::new(format!("cannot send `fork` to the worker: {error}")))?;
+        sent.map_err(|error| {
+            ForkRefusal::new(format!("cannot send `fork` to the worker: {error}"))
+        })?;
         let until = Instant::now() + FORK_WAIT;
         Ok(PendingFork {
             fork,
@@ -155,9 +163,7 @@ impl Keeper {
         match (theirs, self.worker.process.as_mut()) {
             (Some(theirs), Some(worker)) => {
                 if let Err(errno) = worker.hand_over(&theirs) {
-                    self.fork_failed(ForkRefusal::new(format!(
-                        "cannot pass descriptors: {errno}"
-                    )));
+                    self.fork_failed(ForkRefusal::new(format!("cannot pass descriptors: {errno}")));
                 }
             }
             // There is no fork in progress.
@@ -181,8 +187,9 @@ impl Keeper {
         // An empty body is an empty list.
         let said = if body.is_empty() { b"[]".as_slice() } else { body };
         let Ok(mut said) = serde_json::from_slice::<Vec<NotCarried>>(said) else {
-            return self
-                .fork_failed(ForkRefusal::new("the worker's list of what is not carried over is not valid"));
+            return self.fork_failed(ForkRefusal::new(
+                "the worker's list of what is not carried over is not valid",
+            ));
         };
         said.truncate(NOT_CARRIED_MAX + 1);
         for one in &mut said {
@@ -247,10 +254,12 @@ impl Keeper {
         }
     }
 
-    /// Forks the twin's keeper if original and twin are separated. The parent gets the answer for the node. The
-    /// child gets `None`, and has closed every descriptor of the original.
+    /// Forks the twin's keeper if original and twin are separated. The parent gets the answer for the node.
+    /// The child gets `None`, and has closed every descriptor of the original.
     fn start_keeper(&mut self, forking: PendingFork) -> Result<Option<ForkDone>, ForkRefusal> {
-        let failed = |error: std::io::Error| ForkRefusal::new(format!("cannot start a keeper for the twin: {error}"));
+        let failed = |error: std::io::Error| {
+            ForkRefusal::new(format!("cannot start a keeper for the twin: {error}"))
+        };
         let twin = forking.twin.unwrap_or_default();
         let processes = SessionProcesses::of(twin, &forking.fork.cgroups).map_err(failed)?;
         let before = forking.before.as_ref();
@@ -331,10 +340,12 @@ struct TwinSpec {
 impl TwinSpec {
     fn of(original: &Launch, fork: &Fork) -> Result<Self, ForkRefusal> {
         let first = original.family.as_deref();
-        let first =
-            first.ok_or_else(|| ForkRefusal::new("the session was started without a directory for twins"))?;
-        let mut plan: Plan = serde_json::from_str(&original.plan)
-            .map_err(|error| ForkRefusal::new(format!("the session's plan is not valid: {error}")))?;
+        let first = first.ok_or_else(|| {
+            ForkRefusal::new("the session was started without a directory for twins")
+        })?;
+        let mut plan: Plan = serde_json::from_str(&original.plan).map_err(|error| {
+            ForkRefusal::new(format!("the session's plan is not valid: {error}"))
+        })?;
         let enforced = |report: &ControlReport| {
             report.control == Control::Protected && report.state == ControlState::Enforced
         };
@@ -353,8 +364,9 @@ impl TwinSpec {
             Some(Apart { original, twin }) => (Some(original), Some(twin)),
         };
         // Fails for a path that is not UTF-8, for example.
-        let no_text =
-            |error: serde_json::Error| ForkRefusal::new(format!("the twin's plan or order has no JSON form: {error}"));
+        let no_text = |error: serde_json::Error| {
+            ForkRefusal::new(format!("the twin's plan or order has no JSON form: {error}"))
+        };
         let text = |ruleset| serde_json::to_string(&ruleset).map_err(no_text);
         let copy = family::workspace(&fork.room);
         let (theirs, twin) = (theirs.map(text).transpose()?, twin.map(text).transpose()?);
@@ -366,7 +378,8 @@ impl TwinSpec {
             plan,
             cgroups: fork.cgroups.clone(),
             family: Some(family::room_of_twin(&fork.room)),
-            // A worker from a zygote becomes a child of pid 1 of its pid namespace. A twin's keeper is not pid 1.
+            // A worker from a zygote becomes a child of pid 1 of its pid namespace. A twin's keeper is not
+            // pid 1.
             from_zygote: false,
             // The twin's keeper binds its socket at the final path, which never changes.
             socket: None,
@@ -377,10 +390,13 @@ impl TwinSpec {
     }
 
     fn order_bytes(&self) -> Result<Bytes, ForkRefusal> {
-        let order = serde_json::to_vec(&self.order)
-            .map_err(|error| ForkRefusal::new(format!("the twin's plan or order has no JSON form: {error}")))?;
+        let order = serde_json::to_vec(&self.order).map_err(|error| {
+            ForkRefusal::new(format!("the twin's plan or order has no JSON form: {error}"))
+        })?;
         if order.len() > CHUNK_BYTES_MAX {
-            return Err(ForkRefusal::new("the session's confinement has more rules than a fork can carry"));
+            return Err(ForkRefusal::new(
+                "the session's confinement has more rules than a fork can carry",
+            ));
         }
         Ok(order.into())
     }
@@ -392,8 +408,8 @@ impl From<ForkRefusal> for ForkEnd {
     }
 }
 
-/// The confinement of a twin: that of the original, except that names in the twin's workspace are not protected.
-/// Mounts protect them in the original's workspace; the copy has no such mounts.
+/// The confinement of a twin: that of the original, except that names in the twin's workspace are not
+/// protected. Mounts protect them in the original's workspace; the copy has no such mounts.
 fn of_twin(mut confinement: Confinement) -> Confinement {
     for report in &mut confinement.controls {
         if report.control == Control::Protected && report.state == ControlState::Enforced {
@@ -406,8 +422,8 @@ fn of_twin(mut confinement: Confinement) -> Confinement {
     confinement
 }
 
-/// The listening socket of the twin's keeper. The twin's keeper itself must bind and listen, so that the kernel
-/// reports its process id to the node.
+/// The listening socket of the twin's keeper. The twin's keeper itself must bind and listen, so that the
+/// kernel reports its process id to the node.
 fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,5 +1,5 @@
-//! Entry points for the fuzz targets in `fuzz/`: they feed bytes that another process could send. Only the fuzz
-//! targets use this module; it is no public API.
+//! Entry points for the fuzz targets in `fuzz/`: they feed bytes that another process could send. Only the
+//! fuzz targets use this module; it is no public API.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -41,8 +41,8 @@ pub enum Begin {
     InTurn,
 }
 
-/// Feeds the bytes of a worker to a keeper, and checks that each resulting event is a valid message for the node.
-/// Returns the number of events.
+/// Feeds the bytes of a worker to a keeper, and checks that each resulting event is a valid message for the
+/// node. Returns the number of events.
 ///
 /// # Panics
 /// If an event is not a valid message.

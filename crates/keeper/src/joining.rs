@@ -1,5 +1,5 @@
-//! Moves the worker into its cgroups. Another process does the move while the worker's program starts. The worker
-//! gets no turn before the worker and all processes that it has started meanwhile are in the cgroups.
+//! Moves the worker into its cgroups. Another process does the move while the worker's program starts. The
+//! worker gets no turn before the worker and all processes that it has started meanwhile are in the cgroups.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use crate::watch::ProcessList;
 use crate::worker::ReadyMessage;
 use crate::worker_side::WorkerSide;
 
-/// Maximum number of rounds that look for processes outside of the cgroups. A process that a round moves can have
-/// started others before. If processes are still outside after so many rounds, the start fails.
+/// Maximum number of rounds that look for processes outside of the cgroups. A process that a round moves can
+/// have started others before. If processes are still outside after so many rounds, the start fails.
 const ROUNDS_MAX: usize = 8;
 
 /// The index of the flags in `/proc/PID/stat`, counted from the field after the name.
@@ -25,7 +25,8 @@ const PF_EXITING: u64 = 0x4;
 pub(crate) enum CgroupJoin {
     /// The move is not done, or was done before.
     Pending,
-    /// The worker and its processes are in the cgroups. Holds its `worker_ready` message if that has come already.
+    /// The worker and its processes are in the cgroups. Holds its `worker_ready` message if that has come
+    /// already.
     Done(Option<ReadyMessage>),
     Failed,
 }
@@ -85,8 +86,8 @@ fn is_in(pid: u32, groups: &[PathBuf]) -> bool {
         || process_file::read(pid, "stat").is_ok_and(|stat| is_ending(&stat))
 }
 
-/// Whether a process is exiting: then the kernel does not move it any more. This can last for a while, because
-/// the init of a pid namespace waits for all other processes of the namespace.
+/// Whether a process is exiting: then the kernel does not move it any more. This can last for a while,
+/// because the init of a pid namespace waits for all other processes of the namespace.
 fn is_ending(stat: &str) -> bool {
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let flags = after_name.split_ascii_whitespace().nth(STAT_FLAGS);

@@ -1,5 +1,5 @@
-//! The poll loop, and the life of the worker process: start, end, restart, and the keeper's own end. Messages of
-//! the node are handled in `commands`, messages of the worker in `turn`.
+//! The poll loop, and the life of the worker process: start, end, restart, and the keeper's own end. Messages
+//! of the node are handled in `commands`, messages of the worker in `turn`.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -32,8 +32,8 @@ use crate::worker_side::WorkerSide;
 /// Bytes that one read takes from the node or the protocol socket.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// Time from `worker_ready` until the keeper trims its heap. The first turn usually follows at once and must not
-/// wait for that.
+/// Time from `worker_ready` until the keeper trims its heap. The first turn usually follows at once and must
+/// not wait for that.
 const SETTLE_AFTER: Duration = Duration::from_millis(100);
 
 /// How long a keeper without a launch waits for a node.
@@ -158,7 +158,7 @@ impl Keeper {
             match effect {
                 StageEffect::TellReady => self.tell_ready(),
                 StageEffect::TellLate => {
-                    self.node.note(b"windlass: the worker did not say worker_ready in time\n");
+                    self.node.note(b"windlass: the worker did not send worker_ready in time\n");
                 }
                 StageEffect::TellEnded => {
                     if let Some((turn, kind)) = ended.take() {
@@ -167,7 +167,7 @@ impl Keeper {
                 }
                 StageEffect::AskToFinish { until } => self.ask_to_finish(until),
                 StageEffect::Kill => {
-                    self.drop_fork("its worker was ended");
+                    self.drop_fork("the worker was killed");
                     self.family.kill_session(&self.held);
                     self.reap();
                 }
@@ -273,7 +273,8 @@ impl Keeper {
     }
 
     fn ask_to_finish(&mut self, until: Instant) {
-        // This call tracks the worker's descendants. Once the worker has ended, they cannot be found any more.
+        // This call tracks the worker's descendants. Once the worker has ended, they cannot be found any
+        // more.
         if let Some(processes) = self.family.scope.subset() {
             processes.members();
         }
@@ -324,7 +325,7 @@ impl Keeper {
 
     /// Handles the end of the worker process, after the messages and output that it has left.
     pub(crate) fn worker_ended(&mut self, how: String) {
-        self.drop_fork("its worker has ended");
+        self.drop_fork("the worker has ended");
         if !self.stage.is_clearing() {
             while self.fill_from_worker() == SocketRead::Data {}
         }
@@ -336,7 +337,8 @@ impl Keeper {
         let replaced =
             matches!(self.stage, WorkerStage::Clearing { then: AfterClear::StartAfresh, .. });
         let ended = EventKind::WorkerEnded { cause: how, limit, replaced };
-        // If the node dies before it gets this event, the next node must know that the turn ran on the old worker.
+        // If the node dies before it gets this event, the next node must know that the turn ran on the old
+        // worker.
         let turn = self.worker.running.turn().filter(|_| replaced);
         self.worker.process = None;
         self.worker.running.end();
@@ -361,7 +363,8 @@ impl Keeper {
     fn node_grace(&self) -> Duration {
         match &self.launch {
             Some(launch) => Duration::from_millis(launch.node_grace_ms),
-            // A pooled worker has no use without the node that prepared it, unless a new connection may claim it.
+            // A pooled worker has no use without the node that prepared it, unless a new connection may claim
+            // it.
             None if self.worker.pooled.is_some() && self.node.callers.is_empty() => Duration::ZERO,
             None => FIRST_NODE_GRACE,
         }

@@ -1,5 +1,6 @@
-//! Holds one session's processes (the worker and everything that the worker starts), the worker's raw output, and
-//! every event that the node has not acknowledged. When the keeper ends, for any cause, the processes end too.
+//! Holds one session's processes (the worker and everything that the worker starts), the worker's raw output,
+//! and every event that the node has not acknowledged. When the keeper ends, for any cause, the processes end
+//! too.
 //!
 //! How it works:
 //!
@@ -88,7 +89,7 @@ fn keep(mode: HoldMode) -> KeeperExit {
 enum KeeperStartError {
     #[error("the process tree cannot be held: {0}")]
     Hold(#[from] windlass_procs::HoldError),
-    #[error("{act}: {cause}")]
+    #[error("cannot {act}: {cause}")]
     Setup { act: &'static str, cause: std::io::Error },
 }
 
@@ -109,8 +110,8 @@ fn start(mode: HoldMode) -> Result<(), KeeperStartError> {
     Ok(())
 }
 
-/// Moves the listener from standard input to a descriptor that is closed on exec. `/dev/null` becomes standard
-/// input.
+/// Moves the listener from standard input to a descriptor that is closed on exec. `/dev/null` becomes
+/// standard input.
 fn take_listener() -> std::io::Result<OwnedFd> {
     let listener = rustix::io::fcntl_dupfd_cloexec(stdio::stdin(), 3)?;
     let null = std::fs::File::open("/dev/null")?;

@@ -1,5 +1,5 @@
-//! The keeper's side towards nodes: the listener, the connection of the attached node, and the events that are
-//! held for it. Decides nothing about the session.
+//! The keeper's side towards nodes: the listener, the connection of the attached node, and the events that
+//! are held for it. Decides nothing about the session.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,8 @@ use crate::connection::{ConnectionLost, NodeConnection};
 /// Maximum number of connections that have not attached. When one more comes, the oldest is closed.
 const CALLERS_MAX: usize = 4;
 
-/// Maximum number of failed turns that are remembered for the next node: more than can be queued in a session.
+/// Maximum number of failed turns that are remembered for the next node: more than can be queued in a
+/// session.
 const FAILED_MAX: usize = 128;
 
 pub(crate) struct NodeSide {
@@ -50,8 +51,8 @@ impl NodeSide {
         }
     }
 
-    /// Numbers an event and holds it; it is sent at the end of this round. An event that is too long for the link
-    /// ends the session ([`Self::take_failure`]).
+    /// Numbers an event and holds it; it is sent at the end of this round. An event that is too long for the
+    /// link ends the session ([`Self::take_failure`]).
     pub fn tell(&mut self, turn: Option<TurnNo>, kind: EventKind, body: Bytes) {
         if self.failure.is_some() {
             // The session ends. Events after the missing one would be misleading.
@@ -72,8 +73,8 @@ impl NodeSide {
         self.failure.take()
     }
 
-    /// Sends a message to the attached node, if there is one. If the message cannot be encoded, the connection is
-    /// closed, and the node gets the state when it attaches again.
+    /// Sends a message to the attached node, if there is one. If the message cannot be encoded, the
+    /// connection is closed, and the node gets the state when it attaches again.
     pub fn say(&mut self, message: &FromKeeper) {
         let Some(node) = &mut self.connection else { return };
         if let Err(error) = node.say(message) {

@@ -1,5 +1,5 @@
-//! The nursery: the process of a node from which keepers and zygotes are forked. It holds none of their state.
-//! When the nursery ends, keepers live on and zygotes end.
+//! The nursery: the process of a node from which keepers and zygotes are forked. It holds none of their
+//! state. When the nursery ends, keepers live on and zygotes end.
 //!
 //! The nursery has one thread and one poll loop over the socket to the node and signals. A keeper is a fork
 //! that runs no other program. So keepers share the memory pages of the nursery, and each keeper closes the

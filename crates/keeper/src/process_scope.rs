@@ -44,8 +44,8 @@ impl Family {
         }
     }
 
-    /// Whether no process of this session is left. `no_child` says that this keeper has no child; that is enough
-    /// if every process below the keeper belongs to the session.
+    /// Whether no process of this session is left. `no_child` says that this keeper has no child; that is
+    /// enough if every process below the keeper belongs to the session.
     pub fn none_left(&self, no_child: bool) -> bool {
         match self.scope.subset() {
             None => no_child,

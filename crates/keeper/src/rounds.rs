@@ -135,7 +135,8 @@ impl Keeper {
         }
     }
 
-    /// Handles input on the protocol socket. A worker that has closed the socket can run no turn, so it is killed.
+    /// Handles input on the protocol socket. A worker that has closed the socket can run no turn, so it is
+    /// killed.
     pub(crate) fn hear_worker(&mut self) {
         let closed = self.fill_from_worker() == SocketRead::Closed;
         if closed && matches!(self.stage, WorkerStage::Starting { .. } | WorkerStage::Up) {
@@ -152,8 +153,9 @@ impl Keeper {
         filled
     }
 
-    /// Handles the complete frames that have arrived. Bytes in the raw pipes were written before the frames, so
-    /// they are forwarded first. The pipes are drained only once per call, so that a flood cannot block the loop.
+    /// Handles the complete frames that have arrived. Bytes in the raw pipes were written before the frames,
+    /// so they are forwarded first. The pipes are drained only once per call, so that a flood cannot block
+    /// the loop.
     fn take_frames(&mut self) {
         self.worker.drain_pipes(&mut self.node);
         while let Some(said) = self.worker.take_frames(self.stage, &mut self.node) {
@@ -169,7 +171,8 @@ impl Keeper {
         self.end_if_broken();
     }
 
-    /// Checks the session's limits if a check is due, and kills the session's processes if a limit is exceeded.
+    /// Checks the session's limits if a check is due, and kills the session's processes if a limit is
+    /// exceeded.
     pub(crate) fn watch_limits(&mut self, now: Instant) {
         let turn = self.worker.running.turn();
         let tell_limit = |node: &mut NodeSide, limit, message| {

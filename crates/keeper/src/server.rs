@@ -1,9 +1,9 @@
-//! Holds one MCP server that the node runs. The processes that the server has started end when the server ends.
-//! The server and its processes end when the node ends or closes the server's standard input.
+//! Holds one MCP server that the node runs. The processes that the server has started end when the server
+//! ends. The server and its processes end when the node ends or closes the server's standard input.
 //!
-//! The server's standard input is the lifeline. Only the node has the other end, so the pipe hangs up when the
-//! node closes it and also when the node is killed. The holder never reads from it. The server is the user's own
-//! program, so the holder puts no namespace around it.
+//! The server's standard input is the lifeline. Only the node has the other end, so the pipe hangs up when
+//! the node closes it and also when the node is killed. The holder never reads from it. The server is the
+//! user's own program, so the holder puts no namespace around it.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -64,8 +64,8 @@ fn hold_server(command: Vec<OsString>) -> Result<String, ServerError> {
     let mut command = command.into_iter();
     let program = command.next().ok_or(ServerError::NoProgram)?;
     close_inherited();
-    // The server gets no Ctrl-C of a terminal. The call fails if this process already leads a process session,
-    // which is fine.
+    // The server gets no Ctrl-C of a terminal. The call fails if this process already leads a process
+    // session, which is fine.
     let _ = rustix::process::setsid();
     let held = hold::enter(HoldMode::Subreaper)?;
     let signals = Signals::take(held.hold()).map_err(|errno| ServerError::Signals(errno.into()))?;
@@ -78,7 +78,7 @@ fn hold_server(command: Vec<OsString>) -> Result<String, ServerError> {
     let end = wait(server.id(), &signals);
     end_all(&held, &signals);
     held.release();
-    Ok(end.unwrap_or_else(|| "it was ended".to_owned()))
+    Ok(end.unwrap_or_else(|| "it was killed".to_owned()))
 }
 
 /// Closes descriptors that the node has inherited from its own parent: the server must not inherit them.
@@ -122,8 +122,8 @@ fn wait(server: u32, signals: &Signals) -> Option<String> {
     }
 }
 
-/// Waits for a signal, the phase's deadline or, in [`HeldServerPhase::Running`], the lifeline. Returns whether the
-/// lifeline has hung up.
+/// Waits for a signal, the phase's deadline or, in [`HeldServerPhase::Running`], the lifeline. Returns
+/// whether the lifeline has hung up.
 fn listen(phase: HeldServerPhase, signals: &Signals) -> bool {
     let until = match phase {
         HeldServerPhase::Running => return hangs_up(signals),

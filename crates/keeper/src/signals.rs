@@ -27,8 +27,8 @@ pub(crate) struct Signals {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopSenders {
     Anyone,
-    /// Only processes outside of the keeper's pid namespace, whose sender id is 0 inside. The session's processes
-    /// must not stop the keeper.
+    /// Only processes outside of the keeper's pid namespace, whose sender id is 0 inside. The session's
+    /// processes must not stop the keeper.
     OutsideNamespace,
 }
 

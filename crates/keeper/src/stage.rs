@@ -81,9 +81,7 @@ pub(crate) enum StageEffect {
     /// Tell the node how the worker ended.
     TellEnded,
     /// Ask the worker to finish until `until`.
-    AskToFinish {
-        until: Instant,
-    },
+    AskToFinish { until: Instant },
     /// Kill and reap all processes of the session.
     Kill,
     /// Kill orphans that have become children of the keeper since the last kill.

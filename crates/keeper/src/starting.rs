@@ -143,7 +143,9 @@ pub(crate) fn start(
                 let rest = Plan { controls: Vec::new(), ..plan.clone() };
                 return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
             }
-            Err(error) => complain!("keeper: cannot fork from the zygote, running the program: {error}"),
+            Err(error) => {
+                complain!("keeper: cannot fork from the zygote, running the program: {error}")
+            }
         }
     }
     run(launch, &plan)

@@ -335,8 +335,8 @@ impl WorkerSide {
             if self.drain_pipe(stream, node) > 0 {
                 continue;
             }
-            // Either the last writer has closed the pipe, or bytes arrived just now. In the second case all of
-            // them are forwarded, so that no byte of the other stream comes between.
+            // Either the last writer has closed the pipe, or bytes arrived just now. In the second case all
+            // of them are forwarded, so that no byte of the other stream comes between.
             let read =
                 self.process.as_mut().and_then(|worker| worker.read_pipe(stream, PIPE_BYTES));
             if let Some(bytes) = read {

@@ -39,9 +39,9 @@ impl Meter {
         Self { pid, clock, peak_rss_bytes: 0, children_ms: 0.0 }
     }
 
-    /// Reads the counters before the first turn, so that no turn is charged for earlier usage. The peak memory that
-    /// is read here is reported for turns that are too short to read `/proc`. Without this call, the first turn
-    /// reads `/proc` even if it is short.
+    /// Reads the counters before the first turn, so that no turn is charged for earlier usage. The peak
+    /// memory that is read here is reported for turns that are too short to read `/proc`. Without this call,
+    /// the first turn reads `/proc` even if it is short.
     pub fn begin(&mut self) {
         if self.peak_rss_bytes == 0 {
             self.read_proc();

@@ -1,9 +1,13 @@
-//! The keeper's watch over a session's limits: the memory of all its processes together where no
-//! cgroup counts it, their number when it stays at its maximum, and what the workspace grows by.
-//! What the kernel refuses by itself (a file size, an open file) is none of it.
+//! The keeper's watch over a session's limits:
 //!
-//! It costs a brief turn nothing: it looks at turns that last, at what turns leave running, and once
-//! after a turn; between turns with nothing left running there is not even a timer.
+//! - the memory of all processes together, if no cgroup counts it;
+//! - the number of processes, if it stays at its maximum;
+//! - the growth of the workspace.
+//!
+//! Limits that the kernel enforces by itself (file size, open files) need no watch.
+//!
+//! The watch costs a short turn nothing. It checks turns that last, processes that a turn has left running,
+//! and once after a turn. Between turns, with no processes left running, there is no timer.
 
 mod disk;
 mod processes;
@@ -24,38 +28,37 @@ use crate::family::Family;
 use crate::stage::WorkerStage;
 use crate::worker_side::WorkerSide;
 
-/// Time from a turn's start or end to the first look, and between looks, at most and at least.
+/// Longest and shortest time between checks, and from a turn's start or end to the first check.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_SOONEST: Duration = Duration::from_millis(5);
 
-/// How fast a session is taken to grow where looks are all that limits its memory: about what two
-/// processors write.
+/// Assumed growth of a session's memory where only the watch limits it: about what two processors can write.
 const GROWTH_PER_S: u64 = 4 << 30;
 
-/// Of the time in which looks come sooner than usual, they take one part in so many at most.
+/// Frequent checks take at most one part in so many of a processor's time.
 const LOOK_SHARE: u32 = 10;
 
-/// Brief turns put a look off, one after the other, for so long at most.
+/// Consecutive short turns postpone a check for at most this long.
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// How long the number of processes may stay at its maximum before the session is ended.
 const FULL_FOR_MAX: Duration = Duration::from_secs(2);
 
-/// How many processes above the limit are not ended at once: the sandbox's own, and what a look
-/// counts and the kernel does not.
+/// By how many processes a session may exceed the limit without being ended at once. The watch also counts
+/// the sandbox's own processes, and some that the kernel does not count.
 const ABOVE_SLACK: u64 = 8;
 
-/// Time between two words about processes that the kernel ended.
+/// Minimum time between two reports on processes that the kernel has killed.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// What is watched, and when the next look is due.
+/// The state of the watch, and when the next check is due.
 #[derive(Debug, Default)]
 pub(crate) struct LimitWatch {
     limits: Limits,
     gauge: Gauge,
     disk: Option<DiskMeter>,
     schedule: Schedule,
-    /// What the last look left of the memory, where looks are all that limits it.
+    /// Bytes of memory that were left at the last check. `None` if a cgroup limits the memory.
     room: Option<u64>,
     /// Since when the number of processes is at its maximum.
     full_since: Option<Instant>,
@@ -63,22 +66,22 @@ pub(crate) struct LimitWatch {
     oom_kills: u64,
     oom_seen: Option<Instant>,
     oom_told: Option<Instant>,
-    /// The limit for which everything is being ended.
+    /// The exceeded limit because of which the session's processes are being killed.
     reached: Option<Limit>,
-    /// The worker whose turn has lasted, and which has to stand in line since.
+    /// The worker that got long scheduler slices because its turn lasted.
     slowed: Option<u32>,
 }
 
-/// When to look.
+/// When to check.
 #[derive(Debug, Default)]
 struct Schedule {
     due: Option<Instant>,
-    /// Until when the look that is due may be put off.
+    /// Until when the next check may be postponed.
     at_latest: Option<Instant>,
     left: LeftRunning,
 }
 
-/// What the last look found running besides the worker.
+/// Whether the last check found processes besides the worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum LeftRunning {
     #[default]
@@ -86,28 +89,29 @@ enum LeftRunning {
     Something,
 }
 
-/// What a look found.
+/// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     Good,
-    /// The kernel ended a process that is not the worker.
+    /// The kernel has killed a process at the memory limit.
     Ended {
         message: String,
     },
+    /// A limit is exceeded.
     Over {
         limit: Limit,
         message: String,
     },
 }
 
-/// Whether a worker has just come up.
+/// Whether a worker has just become ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WorkerAge {
     New,
     Known,
 }
 
-/// Whether a turn runs.
+/// Whether a turn is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TurnActivity {
     Running,
@@ -115,7 +119,7 @@ enum TurnActivity {
 }
 
 impl Schedule {
-    /// A turn starts or ends: the next look is a while from now.
+    /// A turn starts or ends: schedules or postpones the next check.
     fn touch(&mut self, now: Instant, pause: Duration) {
         let at_latest = *self.at_latest.get_or_insert(now + PUT_OFF_MAX);
         if self.due.is_none() || (self.left == LeftRunning::Nothing && now + pause < at_latest) {
@@ -127,7 +131,7 @@ impl Schedule {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// A look was taken.
+    /// A check was done: schedules the next one if a turn or other processes are running.
     fn looked(&mut self, now: Instant, turn: TurnActivity, left: LeftRunning, pause: Duration) {
         self.left = left;
         self.at_latest = None;
@@ -137,19 +141,19 @@ impl Schedule {
 }
 
 impl LimitWatch {
-    /// Over a session's control groups and its workspace, as they are now.
+    /// A watch over a session's cgroups and workspace, starting from their current state.
     pub fn of(launch: &Launch) -> Self {
         Self::unlimited(&launch.cgroups).limited(launch)
     }
 
-    /// Over the control groups of a pooled worker, whose session and workspace are not known yet.
+    /// A watch over the cgroups of a pooled worker, whose session and workspace are not known yet.
     pub fn unlimited(cgroups: &[PathBuf]) -> Self {
         let gauge = Gauge::open(cgroups);
         let (oom_kills, refused) = (gauge.oom_kills(), gauge.refused_processes());
         Self { gauge, oom_kills, refused, ..Self::default() }
     }
 
-    /// With a session's limits, in its workspace.
+    /// Adds a session's limits and workspace.
     pub fn limited(mut self, launch: &Launch) -> Self {
         self.limits = launch.limits;
         self.room = self.counted_memory();
@@ -158,20 +162,20 @@ impl LimitWatch {
         self
     }
 
-    /// A worker is starting, and nothing else is to be done: what there is before it does anything
-    /// is measured, as much as one look takes in.
+    /// Measures the workspace before the worker changes it, at most as much as one check walks. Called while
+    /// the worker starts and the keeper has nothing else to do.
     pub fn take_stock(&mut self) {
         if let Some(disk) = self.disk.as_mut().filter(|disk| !disk.has_baseline()) {
             disk.look(Instant::now(), ProcessList::default);
         }
     }
 
-    /// When it looks next.
+    /// When the next check is due.
     pub fn next_look(&self) -> Option<Instant> {
         self.schedule.due
     }
 
-    /// A worker is up or is given a turn: it runs promptly, until the turn turns out to be a long one.
+    /// A worker is ready or gets a turn: it gets short scheduler slices until the turn proves to be long.
     pub fn quicken(&mut self, worker: u32, new: WorkerAge) {
         if self.slowed.take().is_some() || new == WorkerAge::New {
             set_slice(SliceTarget::Thread(worker), SchedSlice::Short);
@@ -192,7 +196,7 @@ impl LimitWatch {
         self.full_since = None;
     }
 
-    /// The limit of the memory, where looks are all that holds it.
+    /// The memory limit, if only the watch enforces it.
     fn counted_memory(&self) -> Option<u64> {
         self.limits.memory_bytes.filter(|_| !self.gauge.limits_memory())
     }
@@ -223,8 +227,8 @@ impl LimitWatch {
         finding
     }
 
-    /// What runs for longer than a brief turn does not keep others waiting: the worker in a turn that
-    /// lasts, and whatever it has started.
+    /// Gives long scheduler slices to the worker in a turn that lasts and to all processes that it has
+    /// started, so that they do not delay short turns of other sessions.
     fn slow_down(&mut self, listed: &ProcessList, turn: TurnActivity, worker: u32) {
         for thread in listed.thread_ids() {
             if thread != worker {
@@ -242,7 +246,7 @@ impl LimitWatch {
         self.oom_told = Some(now);
         Finding::Ended {
             message: format!(
-                "a process of this session was ended at the memory limit of {}",
+                "the kernel killed a process of this session at the memory limit of {}",
                 mebibytes(self.limits.memory_bytes.unwrap_or_default())
             ),
         }
@@ -258,12 +262,12 @@ impl LimitWatch {
         rose
     }
 
-    /// Where no cgroup counts it: what all processes hold together.
+    /// Checks the memory of all processes together, if no cgroup counts it.
     fn over_memory(&mut self, listed: &ProcessList, worker: u32) -> Option<Finding> {
         let allowed = self.counted_memory()?;
         let files = processes::private_files_bytes(worker) + listed.unmapped_bytes();
-        // Pages that processes share are in the resident size of each: only when that sum is over
-        // the limit is it worth the time to have the kernel divide them.
+        // The resident size of each process includes shared pages. Only if that sum exceeds the limit, the
+        // kernel is asked for proportional sizes, which takes it longer.
         let held = match listed.resident_bytes() + files {
             sum if sum > allowed => listed.proportional_bytes() + files,
             sum => sum,
@@ -272,7 +276,7 @@ impl LimitWatch {
         (held > allowed).then(|| Finding::Over {
             limit: Limit::Memory,
             message: format!(
-                "its processes and its private /tmp held {} together, and {} is its limit",
+                "the session's processes and private /tmp used {} together; the limit is {}",
                 mebibytes(held),
                 mebibytes(allowed)
             ),
@@ -295,29 +299,29 @@ impl LimitWatch {
         }
         let since = *self.full_since.get_or_insert(now);
         let message = if count > most + ABOVE_SLACK {
-            // Nothing refuses them here, so they are not waited for.
-            format!("it had {count} processes and threads, and {most} is its limit")
+            // The kernel does not refuse processes here, so the session is ended at once.
+            format!("the session had {count} processes and threads; the limit is {most}")
         } else if now >= since + FULL_FOR_MAX {
             let seconds = now.duration_since(since).as_secs();
-            format!("it had all the {most} processes and threads of its limit for {seconds} s")
+            format!("the session was at its limit of {most} processes and threads for {seconds} s")
         } else {
             return None;
         };
         Some(Finding::Over { limit: Limit::Processes, message })
     }
 
-    /// A session that is over the limit already may go on as long as it does not grow, so that it
-    /// can remove files; so may one in which nothing runs.
+    /// Checks the growth of the workspace. A session that already exceeds the limit may go on as long as it
+    /// does not grow, so that it can remove files. So may a session in which nothing runs.
     fn over_disk(&mut self, now: Instant, running: bool, listed: &ProcessList) -> Option<Finding> {
         let grown = self.disk.as_mut()?.look(now, || listed.clone())?;
         let (by, allowed) = (mebibytes(grown.by), mebibytes(grown.allowed));
         running.then(|| Finding::Over {
             limit: Limit::Disk,
-            message: format!("its workspace has grown by {by}, and {allowed} is its limit"),
+            message: format!("the workspace has grown by {by}; the limit is {allowed}"),
         })
     }
 
-    /// The limit that ended a worker that was killed.
+    /// The limit because of which the worker was killed, if there is one.
     fn ended_by(&mut self, killed: bool) -> Option<Limit> {
         let now = Instant::now();
         let kernel = self.oom_rose(now) || self.oom_seen.is_some_and(|at| now < at + TELL_EVERY);
@@ -328,7 +332,7 @@ impl LimitWatch {
 }
 
 impl WorkerSide {
-    /// Looks at the session's limits, if it is time. The worker must be up.
+    /// Checks the session's limits if a check is due and the worker is ready.
     pub fn look_at_limits(&mut self, now: Instant, stage: WorkerStage, family: &Family) -> Finding {
         if !self.watch.schedule.is_due(now) {
             return Finding::Good;
@@ -348,27 +352,27 @@ impl WorkerSide {
         found
     }
 
-    /// The limit that ended the worker, if one did, and what is to be told of it; `how` it ended is what the
-    /// reaper said.
+    /// The limit because of which the worker ended, if there is one, and an event about it if none was sent
+    /// yet. `how` is the worker's exit status from [`windlass_procs::reap_all`].
     pub fn limit_of_end(&mut self, how: &str) -> (Option<Limit>, Option<EventKind>) {
         let told = self.watch.reached.is_some();
         let limit = self.watch.ended_by(how.contains("SIGKILL"));
         let untold = limit.filter(|_| !told).map(|limit| {
             let allowed = mebibytes(self.watch.limits.memory_bytes.unwrap_or_default());
-            let message = format!("it used up its memory limit of {allowed}");
+            let message = format!("the session reached its memory limit of {allowed}");
             EventKind::LimitReached { limit, message }
         });
         (limit, untold)
     }
 }
 
-/// What this thread has had of the processors.
+/// The processor time of this thread.
 fn processor_time() -> Duration {
     rustix::time::clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
-/// Time to the next look: less than usual where `room` could be used up sooner, as long as looks like
-/// the last, which took so much of a processor, do not take too much of it.
+/// Time to the next check. It is shorter than usual if `room` could be used up sooner. `took` is the
+/// processor time of the last check: checks must not take more than their share ([`LOOK_SHARE`]).
 fn pause(room: Option<u64>, took: Duration) -> Duration {
     let Some(room) = room else { return LOOK_EVERY };
     let used_up = Duration::from_millis(room.saturating_mul(1000) / GROWTH_PER_S);

@@ -1,5 +1,5 @@
-//! The worker process: its protocol socket, its two raw pipes, its process id. Moves bytes; `turn` and `keeper`
-//! interpret them.
+//! The worker process: its protocol socket, its two raw pipes, its process id. Moves bytes; `turn` and
+//! `keeper` interpret them.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -83,8 +83,8 @@ struct OutgoingPiece {
     ends_frame: bool,
 }
 
-/// The process id of the sender of the bytes in a socket, from the kernel. `None` if there are no bytes. The bytes
-/// stay in the socket.
+/// The process id of the sender of the bytes in a socket, from the kernel. `None` if there are no bytes. The
+/// bytes stay in the socket.
 pub(crate) fn sender_of(socket: &OwnedFd) -> Result<Option<u32>, Errno> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -180,7 +180,8 @@ impl Worker {
         }
     }
 
-    /// Passes the descriptors of a twin, with one byte. The worker waits for them, and no other bytes are queued.
+    /// Passes the descriptors of a twin, with one byte. The worker waits for them, and no other bytes are
+    /// queued.
     pub fn hand_over(&self, ends: &WorkerEnds) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut rights = SendAncillaryBuffer::new(&mut space);

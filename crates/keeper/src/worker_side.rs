@@ -41,8 +41,8 @@ impl WorkerSide {
         self.process.as_ref().and_then(|worker| worker.init)
     }
 
-    /// Takes the result of sending a message to the worker. If the message does not fit a frame, the session ends
-    /// ([`Self::take_broken`]).
+    /// Takes the result of sending a message to the worker. If the message does not fit a frame, the session
+    /// ends ([`Self::take_broken`]).
     pub fn sent(&mut self, sent: Result<(), EncodeError>) {
         if let Err(error) = sent {
             self.broken = Some(format!("a message for the worker cannot be sent: {error}"));

@@ -11,12 +11,13 @@ pub(crate) fn mark_heap() {
     HEAP_FROM.store(heap_end(), Ordering::Relaxed);
 }
 
-/// Size and number of the blocks by which [`end_of_used`] finds the end of the used heap. Few gaps are as large.
+/// Size and number of the blocks by which [`end_of_used`] finds the end of the used heap. Few gaps are as
+/// large.
 const END_BYTES: usize = 120 << 10;
 const END_BLOCKS: usize = 16;
 
-/// The block sizes that [`fill_gaps`] allocates: powers of two from large to small, so that the remainder of a
-/// gap is filled by smaller blocks, and then each size for which the allocator has its own free list.
+/// The block sizes that [`fill_gaps`] allocates: powers of two from large to small, so that the remainder of
+/// a gap is filled by smaller blocks, and then each size for which the allocator has its own free list.
 const LARGEST_GAP: u32 = 16;
 const SMALLEST_GAP: u32 = 5;
 const SIZE_CLASS_MAX: usize = 1032;
@@ -26,9 +27,9 @@ const ALIGNMENT: usize = 16;
 const FILLED_MAX: usize = 64 << 20;
 const BLOCKS_MAX: usize = 1 << 17;
 
-/// Allocates the free gaps between allocated blocks, and never frees them. A process calls it before it forks:
-/// its children then allocate in new, contiguous pages and not in gaps of many shared pages, each of which
-/// the kernel would have to copy.
+/// Allocates the free gaps between allocated blocks, and never frees them. A process calls it before it
+/// forks: its children then allocate in new, contiguous pages and not in gaps of many shared pages, each of
+/// which the kernel would have to copy.
 pub fn fill_gaps() {
     let powers = (SMALLEST_GAP..=LARGEST_GAP).rev().map(|power| 1 << power);
     let apart = (ALIGNMENT..=SIZE_CLASS_MAX).step_by(ALIGNMENT);
@@ -65,8 +66,8 @@ fn end_of_used() -> usize {
         .unwrap_or_default()
 }
 
-/// Limits the allocator to two arenas for all threads. With one arena per thread, memory that a burst of threads
-/// has freed stays in arenas that no thread uses again.
+/// Limits the allocator to two arenas for all threads. With one arena per thread, memory that a burst of
+/// threads has freed stays in arenas that no thread uses again.
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call sets a number that the allocator reads when a thread first allocates.

@@ -57,8 +57,8 @@ fn outer_pid() -> io::Result<u32> {
 }
 
 /// Mounts a `/proc` that shows the process ids of this namespace. A machine that masks parts of `/proc` (a
-/// container) may refuse the mount. Then the old `/proc` stays, and only tools that look up their own pid there
-/// are affected.
+/// container) may refuse the mount. Then the old `/proc` stays, and only tools that look up their own pid
+/// there are affected.
 fn mount_proc() {
     let nothing = None::<&str>;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;

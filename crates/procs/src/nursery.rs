@@ -90,9 +90,9 @@ fn take_places(descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if closed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes the calling process keep its capabilities over an `exec`. Without this, a process of an ordinary user
-/// loses them. A zygote in its nursery's user namespace needs them to enter the namespaces of keepers. Workers
-/// that the zygote forks must drop them.
+/// Makes the calling process keep its capabilities over an `exec`. Without this, a process of an ordinary
+/// user loses them. A zygote in its nursery's user namespace needs them to enter the namespaces of keepers.
+/// Workers that the zygote forks must drop them.
 pub fn keep_rights_over_exec() -> io::Result<()> {
     let mut sets = rustix::thread::capabilities(None)?;
     let kept = sets.permitted;

@@ -1,7 +1,7 @@
 //! Records which memory pages a forked process has written to, and prefaults the same pages in later forks.
 //!
-//! The first write to a page that is shared since a fork makes the kernel copy the page. In a short turn these
-//! copies take longer than the rest of the turn. Prefaulting does them before the turn begins.
+//! The first write to a page that is shared since a fork makes the kernel copy the page. In a short turn
+//! these copies take longer than the rest of the turn. Prefaulting does them before the turn begins.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -57,8 +57,9 @@ pub fn prefault() {
         else {
             continue;
         };
-        // SAFETY: the content of memory does not change: the kernel only makes the pages present and writable.
-        // It refuses a range that is not mapped or not writable here. Such pages are copied on their first write.
+        // SAFETY: the content of memory does not change: the kernel only makes the pages present and
+        // writable. It refuses a range that is not mapped or not writable here. Such pages are copied on
+        // their first write.
         unsafe {
             libc::madvise(std::ptr::without_provenance_mut(start), bytes, libc::MADV_POPULATE_WRITE)
         };

@@ -1,5 +1,5 @@
-//! Reads files of `/proc/PID`. Several of them contain the process's name, which the process chooses and which
-//! need not be UTF-8. The files are read as bytes, so that no process can hide by its name.
+//! Reads files of `/proc/PID`. Several of them contain the process's name, which the process chooses and
+//! which need not be UTF-8. The files are read as bytes, so that no process can hide by its name.
 
 use std::io;
 

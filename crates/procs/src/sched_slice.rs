@@ -1,8 +1,8 @@
 //! Sets the scheduler slice of threads. The slice decides how soon a thread runs after it wakes while other
 //! threads keep the processors busy.
 //!
-//! A thread with short slices gets no more processor time than others, but it is scheduled earlier. Node, keepers
-//! and workers in a short turn use short slices, so they do not queue behind long computations.
+//! A thread with short slices gets no more processor time than others, but it is scheduled earlier. Node,
+//! keepers and workers in a short turn use short slices, so they do not queue behind long computations.
 //!
 //! Linux 6.12 and newer support custom slices; older kernels ignore the request.
 
@@ -95,7 +95,8 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_a_short_slice_thread_have_the_default_and_threads_of_a_long_slice_thread_inherit() {
+    fn threads_of_a_short_slice_thread_have_the_default_and_threads_of_a_long_slice_thread_inherit()
+    {
         // A kernel without custom slices always reports the default.
         let usual = slice();
         let knows = move |asked: u64, found: u64| found == asked || found == usual;

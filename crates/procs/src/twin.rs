@@ -1,8 +1,8 @@
-//! Holds a twin: a worker that another worker has forked, so its keeper is not its parent. The twin's keeper is
-//! a fork of the original's keeper. It tracks the twin by a pidfd and by the twin's cgroups.
+//! Holds a twin: a worker that another worker has forked, so its keeper is not its parent. The twin's keeper
+//! is a fork of the original's keeper. It tracks the twin by a pidfd and by the twin's cgroups.
 //!
-//! All keepers of twins are children of the keeper of the family's first session, whichever keeper forked them.
-//! So no keeper of a twin ends because another one ends.
+//! All keepers of twins are children of the keeper of the family's first session, whichever keeper forked
+//! them. So no keeper of a twin ends because another one ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -75,8 +75,8 @@ pub fn fork_keeper(held: &HeldTree) -> io::Result<KeeperFork> {
         flags |= libc::CLONE_PARENT;
     }
     let mut handle: libc::c_int = -1;
-    // SAFETY: the caller has one thread, and the child gets a copy of its memory and stack, as from a fork. The
-    // kernel writes one descriptor to `handle`, in the caller only.
+    // SAFETY: the caller has one thread, and the child gets a copy of its memory and stack, as from a fork.
+    // The kernel writes one descriptor to `handle`, in the caller only.
     let pid = unsafe {
         libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, &raw mut handle, 0, 0)
     };
@@ -122,8 +122,8 @@ pub fn other_keepers(known: &[u32]) -> Vec<TwinKeeper> {
     others.filter_map(|pid| Some(TwinKeeper { pid, handle: handle(&pid)? })).collect()
 }
 
-/// Kills inits of sessions whose keeper has ended: all children of this process that are named like an init and
-/// are not in `known`.
+/// Kills inits of sessions whose keeper has ended: all children of this process that are named like an init
+/// and are not in `known`.
 pub fn end_other_inits(known: &[u32]) {
     let others = tree::children().into_iter().filter(|pid| {
         let number = pid.as_raw().unsigned_abs();
@@ -284,11 +284,12 @@ impl SessionProcesses {
         below(self.root)
     }
 
-    /// Sends SIGKILL to each process of the session that is not in `spared`. Returns a pidfd of one of them: the
-    /// caller waits for it and calls again. The result is `None` when no process is left.
+    /// Sends SIGKILL to each process of the session that is not in `spared`. Returns a pidfd of one of them:
+    /// the caller waits for it and calls again. The result is `None` when no process is left.
     pub fn kill(&self, spared: &[u32]) -> Option<OwnedFd> {
         if let Some(group) = self.cgroups.first().filter(|_| spared.is_empty()) {
-            // Kernels with `cgroup.kill` kill all at once, also processes that fork faster than they are listed.
+            // Kernels with `cgroup.kill` kill all at once, also processes that fork faster than they are
+            // listed.
             let _ = std::fs::write(group.join("cgroup.kill"), "1");
         }
         let mut left = None;
@@ -329,8 +330,8 @@ fn wait_for_end(process: &OwnedFd, longest: Duration) {
 }
 
 impl HeldTree {
-    /// The tree of a twin's keeper. The keeper is a subreaper for the processes that it starts itself. The twin
-    /// is tracked by [`SessionProcesses`].
+    /// The tree of a twin's keeper. The keeper is a subreaper for the processes that it starts itself. The
+    /// twin is tracked by [`SessionProcesses`].
     fn of_twin() -> Self {
         Self::new(Hold::Subreaper, 0)
     }
@@ -371,8 +372,8 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Whether a process is a zombie or does not exist. A process whose first thread has ended also has the state of
-/// a zombie, but it is alive if it has other threads.
+/// Whether a process is a zombie or does not exist. A process whose first thread has ended also has the state
+/// of a zombie, but it is alive if it has other threads.
 fn is_zombie(pid: u32) -> bool {
     let stat = match process_file::read(pid, "stat") {
         Ok(stat) => stat,

@@ -1,11 +1,11 @@
 //! Checks from outside that a session and its twin are separated. The worker adds the Landlock layers that
-//! separate the two, but the worker is not trusted. So the keeper reads the status of every thread from `/proc`,
-//! before the fork and after it.
+//! separate the two, but the worker is not trusted. So the keeper reads the status of every thread from
+//! `/proc`, before the fork and after it.
 //!
 //! The kernel does not show Landlock layers. The worker's library adds a system call filter right after each
-//! layer, and never without one: a thread that has one more filter than before the fork has run that code. The
-//! session's code can add filters itself and so fake a layer. It would only deceive itself, because the code that
-//! ran before the fork is in both twins.
+//! layer, and never without one: a thread that has one more filter than before the fork has run that code.
+//! The session's code can add filters itself and so fake a layer. It would only deceive itself, because the
+//! code that ran before the fork is in both twins.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -55,8 +55,8 @@ enum SeparationError {
     Original,
 }
 
-/// Checks that original and twin are separated; if not, kills the twin. Returns the threads and processes of the
-/// original that can still reach the twin. `who` is the original's worker and its init.
+/// Checks that original and twin are separated; if not, kills the twin. Returns the threads and processes of
+/// the original that can still reach the twin. `who` is the original's worker and its init.
 pub(super) fn check_apart(
     family: &Family,
     who: Option<(u32, Option<u32>)>,

@@ -1,7 +1,10 @@
-//! What the workspace has grown by since the session began. Measuring means to walk it, a part at a
-//! time: soon when its file system has lost more room than the session may still take, and seldom
-//! when it has not, since others may have freed as much meanwhile. The session may change what is
-//! walked at any time, so the walk goes by descriptors (`windlass_beneath`).
+//! Measures by how much the workspace has grown since the session began. A measurement walks the workspace, a
+//! part at a time:
+//!
+//! - soon, if its file system has lost more space than the session may still use;
+//! - seldom, if it has not: other programs may have freed as much as the session has used.
+//!
+//! The session may change the tree during the walk, so the walk goes by descriptors (`windlass_beneath`).
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -17,47 +20,48 @@ use windlass_beneath::{Directory, Links, READ, open_beneath};
 
 use super::processes::ProcessList;
 
-/// Entries that one look takes in; the walk goes on with the next.
+/// Entries that one check walks; the next check continues the walk.
 const ENTRIES_PER_LOOK: usize = 4096;
 
-/// Files may be dated by a clock that is late by so much.
+/// The clock of file timestamps may be late by this much.
 const CLOCK_STEP: Duration = Duration::from_millis(10);
 
-/// Directories that a walk remembers to go into, and files with several names that it remembers to
-/// have seen. With more, what it finds is no longer believed.
+/// Maximum number of directories that a walk has still to enter, and of files with several names that it has
+/// seen. With more, the walk counts as incomplete (`blind`).
 const REMEMBERED_MAX: usize = 100_000;
 
-/// Time between two walks, in times of what the last one took: when room was lost, and when not.
+/// Time between two walks, as a multiple of the last walk's time: if the file system has lost space, and if
+/// not.
 const PAUSE_WALKS: u32 = 10;
 const PAUSE_WALKS_UNPROMPTED: u32 = 100;
 
-/// The workspace's size as far as it is known.
+/// The known size of the workspace, and the growth that is allowed.
 #[derive(Debug)]
 pub(crate) struct DiskMeter {
-    /// Absent where it could not be opened: then nothing is measured.
+    /// `None` if the workspace could not be opened: then nothing is measured.
     workspace: Option<Directory>,
     allowed: u64,
-    /// Its size when the session began; unknown until a first walk, in which what was made since
-    /// does not count.
+    /// The size when the session began. Unknown until the first walk, which does not count files that were
+    /// created since.
     baseline: Option<u64>,
     began: SystemTime,
-    /// Its size when it was measured last, and what the file system had left then.
+    /// The size at the last measurement, and the free bytes of the file system then.
     size: u64,
     free: u64,
     walk: Option<DiskWalk>,
-    /// Nothing was hidden from us when the session began.
+    /// The first walk could read everything.
     sees_all: bool,
     last: Option<LastWalk>,
 }
 
-/// When a walk ended, and the time that it took of this process.
+/// When the last walk ended, and how long it took.
 #[derive(Debug, Clone, Copy)]
 struct LastWalk {
     at: Instant,
     took: Duration,
 }
 
-/// More than is allowed, and more than before.
+/// The workspace has grown by more than is allowed, and since the last measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OverDiskLimit {
     pub by: u64,
@@ -65,7 +69,7 @@ pub(crate) struct OverDiskLimit {
 }
 
 impl DiskMeter {
-    /// As it is now; it may grow as it likes. The path is the one that the node recorded.
+    /// A meter without a limit, starting from the current state. The node recorded the path without symlinks.
     pub fn of(workspace: &Path) -> Self {
         let workspace = Directory::recorded(workspace).ok();
         let is_empty = workspace.as_ref().is_some_and(is_empty);
@@ -83,17 +87,18 @@ impl DiskMeter {
         }
     }
 
-    /// It may grow by so much.
+    /// Sets the allowed growth in bytes.
     pub fn allowing(self, allowed: u64) -> Self {
         Self { allowed, ..self }
     }
 
-    /// Whether it is known how large it was when the session began.
+    /// Whether the size at the session's begin is known.
     pub fn has_baseline(&self) -> bool {
         self.baseline.is_some()
     }
 
-    /// Measures a part, if that is called for.
+    /// Walks a part of the workspace if a walk is in progress or due. Returns the growth if it is over the
+    /// limit.
     pub fn look(
         &mut self,
         now: Instant,
@@ -123,7 +128,8 @@ impl DiskMeter {
         let fallen = self.free.saturating_sub(walk.free);
         let mut size = walk.bytes + processes().unlinked_bytes(walk.device);
         if walk.blind && self.sees_all && self.baseline.is_some() {
-            // The session has made what cannot be seen: then what the file system lost counts.
+            // The session has created something that the keeper cannot read: count what the file system has
+            // lost.
             size = size.max(self.size + fallen);
         }
         let before = std::mem::replace(&mut self.size, size);
@@ -149,23 +155,23 @@ impl DiskMeter {
     }
 }
 
-/// A walk that may be taken in parts.
+/// A walk through the workspace, done in parts.
 #[derive(Debug)]
 struct DiskWalk {
     took: Duration,
-    /// What the file system had left when it began.
+    /// Free bytes of the file system when the walk began.
     free: u64,
     device: u64,
     session_began: SystemTime,
     bytes: u64,
-    /// Those of files that were made since the session began, where the file system says when.
+    /// Bytes of files that were created since the session began, if the file system records creation times.
     new_bytes: u64,
-    /// Directories relative to the workspace, which is itself empty here.
+    /// Directories to enter, relative to the workspace. The workspace itself is the empty path.
     todo: Vec<PathBuf>,
     reading: Option<(Dir, PathBuf)>,
-    /// Files with several names count once.
+    /// Inodes of files with several names: each file counts once.
     seen: HashSet<u64>,
-    /// Something of the session's own could not be seen.
+    /// Something could not be read.
     blind: bool,
 }
 
@@ -257,7 +263,7 @@ impl DiskWalk {
     }
 }
 
-/// Opens a directory of the workspace to be read.
+/// Opens a directory of the workspace for reading.
 fn read(root: &Directory, path: &Path) -> rustix::io::Result<Dir> {
     if path == Path::new("") {
         return root.entries();
@@ -266,13 +272,13 @@ fn read(root: &Directory, path: &Path) -> rustix::io::Result<Dir> {
     Dir::new(open_beneath(root, path, flags, Mode::empty(), Links::Refuse)?)
 }
 
-/// What an entry is. A link is described itself.
+/// Metadata of an entry. A symlink is not followed.
 fn look(directory: &Dir, name: &std::ffi::CStr) -> rustix::io::Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     statx(directory.fd()?, name, AtFlags::SYMLINK_NOFOLLOW, wanted)
 }
 
-/// When a file was made, where the file system says that.
+/// When a file was created, if the file system records it.
 fn made(about: &Statx) -> Option<SystemTime> {
     if about.stx_mask & StatxFlags::BTIME.bits() == 0 {
         return None;
@@ -290,13 +296,13 @@ fn is_empty(directory: &Directory) -> bool {
     })
 }
 
-/// What the file system of the workspace has left for its owner.
+/// Free bytes of the workspace's file system.
 fn free_bytes(workspace: &Directory) -> Option<u64> {
     let about = fstatvfs(workspace).ok()?;
     Some(about.f_bfree.saturating_mul(about.f_frsize))
 }
 
-/// Whether an error can be the session's doing. What is gone meanwhile holds nothing.
+/// Whether an error can hide files. An entry that was removed meanwhile holds nothing.
 fn hides(errno: Errno) -> bool {
     errno != Errno::NOENT
 }
@@ -305,7 +311,7 @@ fn hides(errno: Errno) -> bool {
 mod tests {
     use super::*;
 
-    /// How long a walk of a few files may take.
+    /// Time limit for a walk of a few files.
     const SOON: Duration = Duration::from_secs(5);
 
     const MIB: u64 = 1 << 20;
@@ -314,7 +320,7 @@ mod tests {
         std::fs::write(dir.join(name), vec![7; usize::try_from(bytes).unwrap()]).unwrap();
     }
 
-    /// Makes a file of 1 MiB which the file system dates later than another one, and says when.
+    /// Creates a file of 1 MiB with a later creation time than another file, and returns that time.
     fn made_later(dir: &Path, other: &str, name: &str) -> SystemTime {
         let made = |name| std::fs::metadata(dir.join(name)).unwrap().created().unwrap();
         let start = Instant::now();
@@ -328,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Looks until a walk, if one is called for, is done.
+    /// Checks until a walk, if one is due, is done.
     fn look(disk: &mut DiskMeter, free: u64) -> Option<u64> {
         let now = Instant::now();
         disk.last = None;

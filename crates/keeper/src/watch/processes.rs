@@ -1,4 +1,4 @@
-//! The processes below the keeper, with what each holds, from `/proc`.
+//! Lists processes below the keeper with their memory and open files, from `/proc`.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -6,13 +6,13 @@ use std::os::unix::fs::MetadataExt;
 use rustix::fs::StatFs;
 use windlass_procs::{fd_tables, process_file};
 
-/// Processes that one listing takes in; with more, the session is over any limit it may have.
+/// Maximum number of processes in one listing. A session with more exceeds any limit that it can have.
 const LISTED_MAX: usize = 4096;
 
-/// What `statfs` says of memory that looks like a disk.
+/// The file system type of a tmpfs in `statfs`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Processes by their numbers in our `/proc`.
+/// Processes by their ids in the keeper's `/proc`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProcessList {
     below: HashMap<u32, ProcessInfo>,
@@ -22,15 +22,15 @@ pub(crate) struct ProcessList {
 struct ProcessInfo {
     parent: u32,
     threads: Vec<u32>,
-    /// The thread that answers for its memory: the first that has not ended.
+    /// A thread that still has the process's memory: the first that has not ended.
     holder: u32,
     resident_pages: u64,
 }
 
 impl ProcessList {
-    /// Everything that was started below this process and has not been reaped.
+    /// All descendants of this process that are not reaped.
     pub fn below_this() -> Self {
-        // Our number in the `/proc` that is mounted here, which may be that of an outer namespace.
+        // This process's id in the mounted `/proc`, which may be that of an outer pid namespace.
         let own = std::fs::read_link("/proc/self").ok();
         let Some(own) = own.and_then(|link| link.to_str()?.parse().ok()) else {
             return Self::default();
@@ -51,7 +51,7 @@ impl ProcessList {
         listed
     }
 
-    /// These processes, as far as they are still there.
+    /// The processes with these ids that still exist.
     pub fn of(numbers: impl Iterator<Item = u32>) -> Self {
         let mut listed = Self::default();
         for pid in numbers.take(LISTED_MAX) {
@@ -66,18 +66,18 @@ impl ProcessList {
         self.below.keys().copied()
     }
 
-    /// All their threads; the first of a process has its number.
+    /// The ids of all threads. The first thread of a process has the id of the process.
     pub fn thread_ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.below.values().flat_map(|process| process.threads.iter().copied())
     }
 
-    /// Whether there are others than the worker, those it hangs from, and the sandbox's init.
+    /// Whether there are processes besides the worker, the worker's ancestors and the sandbox's init.
     pub fn others_than(&self, worker: u32, init: Option<u32>) -> bool {
         self.below.len() > self.chain(worker, init).len()
     }
 
-    /// The threads of the worker and of all that the session's code has started: not of those that the
-    /// worker hangs from, nor of the sandbox's init.
+    /// The threads of the worker and of the processes that the session's code has started. Excludes the
+    /// worker's ancestors and the sandbox's init.
     pub fn session_threads(&self, worker: u32, init: Option<u32>) -> impl Iterator<Item = u32> {
         let mut holders = self.chain(worker, init);
         holders.remove(&worker);
@@ -85,7 +85,7 @@ impl ProcessList {
         of_session.flat_map(|(_, process)| process.threads.iter().copied())
     }
 
-    /// The worker, those it hangs from, and the sandbox's init.
+    /// The worker, its ancestors and the sandbox's init.
     fn chain(&self, worker: u32, init: Option<u32>) -> HashSet<u32> {
         let mut chain: HashSet<u32> =
             init.into_iter().filter(|init| self.below.contains_key(init)).collect();
@@ -102,13 +102,13 @@ impl ProcessList {
         self.below.values().map(|process| process.threads.len() as u64).sum()
     }
 
-    /// The resident sizes together: pages that several share count for each.
+    /// Sum of the resident sizes. A shared page counts once for each process.
     pub fn resident_bytes(&self) -> u64 {
         let pages: u64 = self.below.values().map(|process| process.resident_pages).sum();
         pages * rustix::param::page_size() as u64
     }
 
-    /// The same with shared pages divided among those that share them. Takes the kernel a while.
+    /// Sum of the proportional sizes: a shared page is divided among its processes. Slower to read.
     pub fn proportional_bytes(&self) -> u64 {
         let page = rustix::param::page_size() as u64;
         let of = |process: &ProcessInfo| {
@@ -117,7 +117,7 @@ impl ProcessList {
         self.below.values().map(of).sum()
     }
 
-    /// Bytes of files on `device` that have no name any more and are still open.
+    /// Bytes of deleted files on `device` that are still open.
     pub fn unlinked_bytes(&self, device: u64) -> u64 {
         let mut seen = HashSet::new();
         let mut bytes = 0;
@@ -133,8 +133,8 @@ impl ProcessList {
         bytes
     }
 
-    /// Memory that is held by a descriptor alone (`memfd_create`), as far as it is not mapped and so
-    /// resident in some process already.
+    /// Memory that only a descriptor holds (`memfd_create`). Mapped memory is excluded, because it already
+    /// counts as resident.
     pub fn unmapped_bytes(&self) -> u64 {
         let Some(device) = memory_device() else { return 0 };
         let held = self.unlinked_bytes(device);
@@ -156,8 +156,7 @@ impl ProcessList {
 impl ProcessInfo {
     fn read(pid: u32, threads: Vec<u32>) -> Option<Self> {
         let first = ThreadStat::read(pid)?;
-        // A process whose first thread has ended goes on in the others, and says of itself that it
-        // has nothing.
+        // If the first thread has ended and others run, the process's own `stat` shows no memory.
         let others = || threads.iter().filter(|thread| **thread != pid);
         let (holder, held) = match first.has_memory {
             true => (pid, first),
@@ -169,7 +168,7 @@ impl ProcessInfo {
         Some(Self { parent: first.parent, holder, resident_pages: held.resident_pages, threads })
     }
 
-    /// One thread for each table of descriptors. Mostly that is one for all threads.
+    /// One thread for each descriptor table. Usually all threads share one table.
     fn tables(&self) -> impl Iterator<Item = u32> {
         let own = |thread: &&u32| !fd_tables::are_shared(self.holder, **thread);
         let apart = self.threads.iter().filter(|thread| **thread != self.holder).filter(own);
@@ -182,7 +181,7 @@ impl ProcessInfo {
     }
 }
 
-/// What `/proc` says of a process through one of its threads.
+/// Fields of a thread's `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy)]
 struct ThreadStat {
     parent: u32,
@@ -193,7 +192,7 @@ struct ThreadStat {
 impl ThreadStat {
     fn read(thread: u32) -> Option<Self> {
         let stat = process_file::read(thread, "stat").ok()?;
-        // The name is in brackets and may hold anything; the fields go on after the last one.
+        // The name is in parentheses and can contain any characters; the fields follow the last parenthesis.
         let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
         Some(Self {
             parent: fields.get(1)?.parse().ok()?,
@@ -203,7 +202,7 @@ impl ThreadStat {
     }
 }
 
-/// A process's threads, and the children of all of them.
+/// A process's threads, and the children of all threads.
 #[derive(Debug, Default)]
 struct Tasks {
     threads: Vec<u32>,
@@ -226,14 +225,14 @@ impl Tasks {
     }
 }
 
-/// The device of files that exist in memory only: that of one of our own.
+/// The device number of `memfd` files, read from a new one.
 fn memory_device() -> Option<u64> {
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let file = rustix::fs::memfd_create(c"windlass", flags).ok()?;
     Some(rustix::fs::fstat(&file).ok()?.st_dev)
 }
 
-/// Resident memory of a process that is shared with others or with a descriptor.
+/// Resident shared memory of a process (`RssShmem`).
 fn shared_resident(pid: u32) -> Option<u64> {
     let status = process_file::read(pid, "status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"))?;
@@ -248,7 +247,7 @@ fn proportional(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What lies in the worker's private `/tmp` and `/dev/shm`, which are memory too.
+/// Bytes in the worker's private `/tmp` and `/dev/shm`, which are memory too.
 pub(crate) fn private_files_bytes(worker: u32) -> u64 {
     let used = |dir: &str| {
         let (inside, outside) = (format!("/proc/{worker}/root/{dir}"), format!("/{dir}"));
@@ -269,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// A Python that has run `code` and waits for the end of its input.
+    /// A Python process that has run `code` and waits for the end of its input.
     fn python(code: &str) -> Child {
         let code = format!("import os, sys\n{code}\nprint('up', flush=True)\nsys.stdin.read()");
         let mut child = Command::new("/usr/bin/python3")
@@ -311,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_process_whose_first_thread_has_ended_is_counted_by_another() {
-        // The first thread ends for good, and the other says that it is up when it sees that.
+        // The first thread exits; the other thread prints `up` when it sees that.
         let child = python(
             "import ctypes, threading\n\
              held = bytearray(b'x' * (8 << 20))\n\

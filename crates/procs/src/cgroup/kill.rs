@@ -28,8 +28,8 @@ impl KillCgroup {
         None
     }
 
-    /// Runs `start` while this process is in the cgroup, so that every process that `start` starts is in it from
-    /// its first instruction. The caller has one thread.
+    /// Runs `start` while this process is in the cgroup, so that every process that `start` starts is in it
+    /// from its first instruction. The caller has one thread.
     pub(crate) fn start_inside<T>(&self, start: impl FnOnce() -> T) -> T {
         // If it fails, the children are listed and killed one by one, as on machines without this cgroup.
         let _ = self.enter();

@@ -1,5 +1,5 @@
-//! A session's cgroup directories: creates them with the session's limits, and removes them when they are empty.
-//! The node does both, because a keeper may be killed at any moment.
+//! A session's cgroup directories: creates them with the session's limits, and removes them when they are
+//! empty. The node does both, because a keeper may be killed at any moment.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use super::support::{CgroupSupport, Controller};
 /// The period over which the kernel counts a session's processor quota.
 const CPU_PERIOD_US: u64 = 100_000;
 
-/// Processor weight of a session (cgroup versions 2 and 1): half of the default, so that the node, the keepers
-/// and the user's own programs come first. All sessions have the same weight.
+/// Processor weight of a session (cgroup versions 2 and 1): half of the default, so that the node, the
+/// keepers and the user's own programs come first. All sessions have the same weight.
 const CPU_WEIGHT: u64 = 50;
 const CPU_SHARES: u64 = 512;
 
@@ -113,8 +113,8 @@ pub fn dirs_by_name(support: &CgroupSupport, name: &str) -> Vec<PathBuf> {
     support.parents().into_iter().map(|dir| dir.join(name)).collect()
 }
 
-/// Removes the directories of ended sessions: those with the prefix, unless `keep` returns true for the rest of
-/// the name (the session's id). Returns the directories that could not be removed.
+/// Removes the directories of ended sessions: those with the prefix, unless `keep` returns true for the rest
+/// of the name (the session's id). Returns the directories that could not be removed.
 pub fn sweep(support: &CgroupSupport, prefix: &str, keep: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut busy = Vec::new();
     for parent in support.parents() {

@@ -1,6 +1,6 @@
 //! Finds out which cgroups this machine allows, by probing: creates and removes a directory where sessions'
-//! directories would be. The choice ([`choose`]) is separate from the probing ([`CgroupProbe`]), so that tests can
-//! cover all cases: no single machine has them all.
+//! directories would be. The choice ([`choose`]) is separate from the probing ([`CgroupProbe`]), so that
+//! tests can cover all cases: no single machine has them all.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -74,8 +74,8 @@ pub enum CgroupSupport {
 }
 
 impl CgroupSupport {
-    /// Probes the machine by creating and removing a directory. With version 2 this may enable controllers, and
-    /// may move this process into a new child cgroup for that. So a node calls it once, when it starts.
+    /// Probes the machine by creating and removing a directory. With version 2 this may enable controllers,
+    /// and may move this process into a new child cgroup for that. So a node calls it once, when it starts.
     pub fn detect() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         choose(&read("/proc/self/cgroup"), &read("/proc/self/mounts"), &MachineProbe)
@@ -106,8 +106,8 @@ impl CgroupSupport {
 
 /// The operations that [`choose`] tries. The real implementation is [`MachineProbe`]; tests have others.
 trait CgroupProbe {
-    /// Creates a directory in `parent`, removes it again, and returns the names of the files that it had. Also
-    /// fails if this process could not be moved into it.
+    /// Creates a directory in `parent`, removes it again, and returns the names of the files that it had.
+    /// Also fails if this process could not be moved into it.
     fn child(&self, parent: &Path) -> io::Result<Vec<String>>;
     fn read(&self, file: &Path) -> io::Result<String>;
     fn write(&self, file: &Path, text: &str) -> io::Result<()>;
@@ -115,8 +115,8 @@ trait CgroupProbe {
     fn step_down(&self, from: &Path) -> io::Result<()>;
 }
 
-/// Chooses version 2 if it can limit something, because one directory then counts everything of a session. Else
-/// chooses version 1.
+/// Chooses version 2 if it can limit something, because one directory then counts everything of a session.
+/// Else chooses version 1.
 fn choose(groups: &str, mounts: &str, probe: &impl CgroupProbe) -> CgroupSupport {
     let mounts: Vec<CgroupMount> = mounts.lines().filter_map(CgroupMount::parse).collect();
     if let Some(found) = choose_v2(groups, &mounts, probe) {
