@@ -150,7 +150,7 @@ fn pipes_sockets_and_directories_are_no_files_and_do_not_block() {
 }
 
 #[test]
-fn a_tree_goes_whatever_its_depth_and_modes_are() {
+fn a_tree_is_removed_whatever_its_depth_and_modes_are() {
     let fixture = LinkFixture::new();
     let root = fixture.open();
     root.create_directory("deep", 0o700).unwrap();
@@ -255,7 +255,7 @@ fn a_copy_stops_at_each_limit() {
 }
 
 #[test]
-fn what_the_session_may_not_read_is_left_out_and_named_also_by_root() {
+fn entries_that_the_session_may_not_read_are_left_out_and_named_also_for_root() {
     let fixture = LinkFixture::new();
     let in_ = fixture.root.join("in");
     std::fs::create_dir_all(in_.join("closed/sub")).unwrap();
@@ -344,7 +344,7 @@ fn a_tree_that_is_deep_and_wide_is_removed_whole() {
 }
 
 #[test]
-fn what_can_be_made_or_installed_again_is_left_out_by_name_and_by_content() {
+fn directories_that_can_be_recreated_are_left_out_by_name_and_by_content() {
     let fixture = LinkFixture::new();
     let in_ = fixture.root.join("in");
     let signature = "Signature: 8a477f597d28d172789f06886806bc55\n# more";
@@ -410,7 +410,7 @@ fn meter(counts: LinkedFiles) -> TreeMeter {
 }
 
 #[test]
-fn a_tree_is_measured_as_removing_it_gives_back() {
+fn the_measured_size_equals_the_space_that_removal_frees() {
     let fixture = LinkFixture::new();
     let tree = fixture.root.join("tree");
     std::fs::create_dir_all(tree.join("sub")).unwrap();

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_call_that_was_answered_early_is_passed_over() {
+    fn frames_after_an_early_answer_are_ignored() {
         let mut calls = WorkerCalls::default();
         assert_eq!(calls.take(&frame(1, true), 10), Ok(FrameVerdict::Accept(0)));
         assert!(calls.end(CallNo(1)));

@@ -30,7 +30,7 @@ struct AttachRequest {
 }
 
 impl Keeper {
-    pub(crate) fn hear_callers(&mut self) {
+    pub(crate) fn read_callers(&mut self) {
         for mut caller in std::mem::take(&mut self.node.callers) {
             match caller.first_message(&mut self.scratch) {
                 Ok(None) => self.node.callers.push(caller),
@@ -84,7 +84,7 @@ impl Keeper {
             return;
         }
         let zygote = caller.take_passed();
-        self.node.hear(caller);
+        self.node.attach(caller);
         if let Some(launch) = attach.launch {
             self.worker.zygote = zygote.filter(|_| launch.from_zygote);
             let watch = self.worker.pooled.as_mut().and_then(|pooled| pooled.watch_of(&launch));
@@ -95,7 +95,7 @@ impl Keeper {
                 self.worker.watch =
                     watch.map_or_else(|| LimitWatch::of(launch), |watch| watch.limited(launch));
             }
-            self.worker.watch.take_stock();
+            self.worker.watch.measure_baseline();
         }
         // Commands may have arrived together with the attach.
         self.take_commands();
@@ -103,7 +103,7 @@ impl Keeper {
 
     /// The node's connection cannot be written to. The keeper still reads and obeys what the node sent
     /// before.
-    pub(crate) fn hear_last_of_node(&mut self) {
+    pub(crate) fn read_remaining_commands(&mut self) {
         for _ in 0..LAST_READS_MAX {
             let Some(node) = &mut self.node.connection else { return };
             match node.fill(&mut self.scratch) {
@@ -114,7 +114,7 @@ impl Keeper {
         self.node.lose();
     }
 
-    pub(crate) fn hear_node(&mut self) {
+    pub(crate) fn read_node(&mut self) {
         let Some(node) = &mut self.node.connection else { return };
         if node.fill(&mut self.scratch).is_err() {
             return self.node.lose();
@@ -196,7 +196,7 @@ impl Keeper {
             return;
         }
         let zygote = caller.take_passed();
-        self.node.hear(caller);
+        self.node.attach(caller);
         match PooledWorker::fork(prepare, zygote, self.held.hold()) {
             Ok(pooled) => {
                 self.worker.pooled = Some(pooled);
@@ -211,7 +211,7 @@ impl Keeper {
 
     /// Handles ends of processes: of the pooled worker, its init, or the processes that move it into its
     /// cgroups.
-    pub(crate) fn note_pooled(&mut self, ended: &[(u32, String)]) {
+    pub(crate) fn check_pooled(&mut self, ended: &[(u32, String)]) {
         let Some(pooled) = &mut self.worker.pooled else { return };
         if pooled.is_broken_by(ended) {
             complain!("keeper: a pooled worker ended before a session used it");

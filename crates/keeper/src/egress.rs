@@ -33,7 +33,7 @@ impl Egress {
     }
 
     /// From now on, connections are passed on with the id of another session.
-    pub fn speak_for(&mut self, session: SessionId) {
+    pub fn set_session(&mut self, session: SessionId) {
         self.session = session;
     }
 

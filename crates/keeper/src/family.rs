@@ -142,7 +142,7 @@ impl Family {
     /// is gone, the session owns every process below the keeper again.
     fn settle(&mut self, init: Option<u32>) {
         if let Some(session) = self.proxy_session().cloned() {
-            self.egress.iter_mut().for_each(|egress| egress.speak_for(session.clone()));
+            self.egress.iter_mut().for_each(|egress| egress.set_session(session.clone()));
         }
         if !self.is_empty() {
             return;
@@ -193,7 +193,7 @@ impl Family {
         {
             let spared = self.spared();
             let own = before.iter().copied().filter(|process| !spared.contains(process));
-            processes.remember(&own.collect::<Vec<u32>>());
+            processes.track(&own.collect::<Vec<u32>>());
             self.scope = ProcessScope::OwnWorker(processes);
         }
     }
@@ -202,14 +202,14 @@ impl Family {
     pub fn inherit(&mut self, egress: Option<Egress>) {
         if let Some(mut egress) = egress.filter(|_| !self.is_empty()) {
             if let Some(session) = self.proxy_session() {
-                egress.speak_for(session.clone());
+                egress.set_session(session.clone());
             }
             self.egress.push(egress);
         }
     }
 
     /// Whether this is a retired keeper without twins.
-    pub fn may_leave(&self) -> bool {
+    pub fn may_exit(&self) -> bool {
         self.retired && self.is_empty()
     }
 }

@@ -123,7 +123,7 @@ impl Keeper {
             _ => return Err(ForkRefusal::new("the worker is not running")),
         }
         let before = match twin.order.original {
-            Some(_) => Some(ThreadSnapshot::look(&self.family, self.worker.who())?),
+            Some(_) => Some(ThreadSnapshot::look(&self.family, self.worker.pids())?),
             None => None,
         };
         twin.order.threads = before.as_ref().map(ThreadSnapshot::threads).unwrap_or_default();
@@ -201,7 +201,7 @@ impl Keeper {
     }
 
     /// The twin has sent its first message: asks the kernel for the twin's process id.
-    pub(crate) fn hear_twin(&mut self) {
+    pub(crate) fn handle_twin(&mut self) {
         let Some(forking) = &mut self.family.forking else { return };
         match sender_of(&forking.ours.socket) {
             Ok(None) => {}
@@ -263,7 +263,7 @@ impl Keeper {
         let twin = forking.twin.unwrap_or_default();
         let processes = SessionProcesses::of(twin, &forking.fork.cgroups).map_err(failed)?;
         let before = forking.before.as_ref();
-        let can_reach = check_apart(&self.family, self.worker.who(), before, &processes)?;
+        let can_reach = check_apart(&self.family, self.worker.pids(), before, &processes)?;
         let (listens, says) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
         match fork_keeper(&self.held).map_err(failed)? {
@@ -274,7 +274,7 @@ impl Keeper {
             }
             KeeperFork::Original(keeper) => {
                 drop(says);
-                let listens = heard(&listens);
+                let listens = says_listening(&listens);
                 if !listens {
                     // The twin is killed when its keeper has ended.
                     keeper.kill();
@@ -283,11 +283,11 @@ impl Keeper {
                 self.family.add(session, keeper, processes);
                 let before =
                     forking.before.as_ref().map(ThreadSnapshot::processes).unwrap_or_default();
-                if let Some(who) = self.worker.who() {
-                    self.family.narrow_scope(who, &self.cgroups(), &before);
+                if let Some(pids) = self.worker.pids() {
+                    self.family.narrow_scope(pids, &self.cgroups(), &before);
                 }
                 if let Some(own) = self.family.scope.subset() {
-                    own.forget(twin);
+                    own.untrack(twin);
                 }
                 if listens {
                     let not_carried = forking.said.unwrap_or_default();
@@ -433,7 +433,7 @@ fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Waits until the forked keeper says that it listens. False if it does not.
-fn heard(listens: &OwnedFd) -> bool {
+fn says_listening(listens: &OwnedFd) -> bool {
     let wait = Timespec::try_from(LISTEN_WAIT).unwrap_or_default();
     let mut asked = [PollFd::new(listens, PollFlags::IN)];
     let mut said = [0];

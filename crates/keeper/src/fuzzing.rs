@@ -57,7 +57,7 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
         let mut first = Vec::new();
         if frame::encode(&mut first, &ready, &[]).is_ok() {
             let _ = rustix::io::write(&worker, &first);
-            keeper.hear_worker();
+            keeper.read_worker();
         }
         let stage = keeper.stage;
         keeper.worker.start_turn(TurnNo(1), &Bytes::from_static(b"1"), stage);
@@ -66,7 +66,7 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
         if rustix::io::write(&worker, portion).is_err() {
             break;
         }
-        keeper.hear_worker();
+        keeper.read_worker();
     }
     let mut events = 0;
     keeper.end_if_broken();

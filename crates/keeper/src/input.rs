@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn early_answers_stay_apart_and_wait_for_their_question() {
+    fn early_messages_stay_separate_and_wait_for_their_question() {
         let mut input = InputQueue::default();
         input.give(message("a\n"));
         input.give(message("b\n"));

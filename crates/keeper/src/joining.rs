@@ -33,7 +33,7 @@ pub(crate) enum CgroupJoin {
 
 impl WorkerSide {
     /// Checks whether the processes that move the worker have ended.
-    pub fn note_joined(
+    pub fn check_joined(
         &mut self,
         ended: &[(u32, String)],
         groups: &[PathBuf],

@@ -80,7 +80,7 @@ impl Keeper {
                 break;
             }
             if self.node.flush().is_err() {
-                self.hear_last_of_node();
+                self.read_remaining_commands();
                 self.end_if_broken();
             }
         }
@@ -93,37 +93,37 @@ impl Keeper {
 
     fn serve(&mut self, ready: &WakeReasons) -> LoopStep {
         if ready.signals {
-            let heard = self.signals.hear();
-            if heard.stop {
+            let received = self.signals.read();
+            if received.stop {
                 self.family.stopped = true;
                 self.family.end_all();
                 self.clear(AfterClear::Exit);
             }
-            if heard.child {
+            if received.child {
                 self.reap();
             }
         }
         if ready.listener {
             self.node.accept();
             // The first message has often arrived already.
-            self.hear_callers();
+            self.read_callers();
         }
         if ready.node {
-            self.hear_node();
+            self.read_node();
         }
         if ready.callers {
-            self.hear_callers();
+            self.read_callers();
         }
         if ready.worker {
-            self.hear_worker();
+            self.read_worker();
         }
         if ready.pipes {
-            self.worker.hear_pipes(&mut self.node);
+            self.worker.read_pipes(&mut self.node);
         }
         if ready.egress {
             self.worker.egress.iter().chain(&self.family.egress).for_each(Egress::pass_on);
         }
-        self.hear_family(ready);
+        self.handle_family(ready);
         if ready.worker_room
             && let Some(worker) = &mut self.worker.process
         {
@@ -140,7 +140,7 @@ impl Keeper {
                 self.retire();
                 LoopStep::GoOn
             }
-            _ if self.family.may_leave() => LoopStep::Exit,
+            _ if self.family.may_exit() => LoopStep::Exit,
             _ => LoopStep::GoOn,
         }
     }
@@ -158,7 +158,8 @@ impl Keeper {
             match effect {
                 StageEffect::TellReady => self.tell_ready(),
                 StageEffect::TellLate => {
-                    self.node.note(b"windlass: the worker did not send worker_ready in time\n");
+                    self.node
+                        .print_line(b"windlass: the worker did not send worker_ready in time\n");
                 }
                 StageEffect::TellEnded => {
                     if let Some((turn, kind)) = ended.take() {
@@ -257,7 +258,7 @@ impl Keeper {
             return;
         };
         worker.forks = capabilities.iter().any(|capability| capability == FORKS);
-        self.worker.watch.quicken(worker.pid, watch::WorkerAge::New);
+        self.worker.watch.use_short_slices(worker.pid, watch::WorkerAge::New);
         let (pid, start, restarts) = (worker.pid, worker.start, self.worker.restarts);
         let capabilities = Some(capabilities);
         let ready = EventKind::WorkerReady { worker: name, pid, restarts, start, capabilities };
@@ -293,10 +294,10 @@ impl Keeper {
 
     pub(crate) fn reap(&mut self) {
         let reaped = reap_all();
-        self.note_joined(&reaped.ended);
-        self.note_pooled(&reaped.ended);
+        self.check_joined(&reaped.ended);
+        self.check_pooled(&reaped.ended);
         self.family.check_twin_keepers(self.worker.init());
-        let pid = self.worker.who().map(|(pid, _)| pid);
+        let pid = self.worker.pids().map(|(pid, _)| pid);
         if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
             self.worker_ended(how.clone());
         }
@@ -308,15 +309,15 @@ impl Keeper {
 
     /// Checks whether the worker is in its cgroups. If the worker has said `worker_ready` already, it becomes
     /// ready now.
-    fn note_joined(&mut self, ended: &[(u32, String)]) {
+    fn check_joined(&mut self, ended: &[(u32, String)]) {
         let groups = self.cgroups();
-        match self.worker.note_joined(ended, &groups, &self.family) {
+        match self.worker.check_joined(ended, &groups, &self.family) {
             CgroupJoin::Pending | CgroupJoin::Done(None) => {}
             CgroupJoin::Done(Some(ready)) => self.worker_is_ready(ready),
             CgroupJoin::Failed => {
                 if let WorkerStage::Starting { .. } = self.stage {
                     let line = b"windlass: the worker could not be moved into its cgroups\n";
-                    self.node.note(line);
+                    self.node.print_line(line);
                     self.clear(AfterClear::StayDown);
                 }
             }
@@ -376,7 +377,7 @@ impl Keeper {
         let alone =
             self.node.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
         let turn = self.worker.running.next_nudge();
-        let turn = turn.into_iter().chain(self.worker.watch.next_look());
+        let turn = turn.into_iter().chain(self.worker.watch.next_check());
         let fork = self.family.forking.as_ref().map(PendingFork::until);
         self.stage.due().into_iter().chain(alone).chain(turn).chain(fork).chain(self.settle).min()
     }

@@ -64,7 +64,7 @@ impl NodeSide {
     }
 
     /// Adds a line of the keeper to the worker's stderr.
-    pub fn note(&mut self, line: &'static [u8]) {
+    pub fn print_line(&mut self, line: &'static [u8]) {
         let output = EventKind::Output { stream: Stream::Stderr, background: true };
         self.tell(None, output, Bytes::from_static(line));
     }
@@ -84,7 +84,7 @@ impl NodeSide {
     }
 
     /// Attaches this node. The connection of the former node is closed: the former node is fenced.
-    pub fn hear(&mut self, node: NodeConnection) {
+    pub fn attach(&mut self, node: NodeConnection) {
         self.connection = Some(node);
         self.alone_since = None;
     }

@@ -113,11 +113,11 @@ impl NurseryServer {
             }
             let [node, signals] = asked.map(|one| !one.revents().is_empty());
             if signals {
-                let heard = self.signals.hear();
-                if heard.stop {
+                let received_signals = self.signals.read();
+                if received_signals.stop {
                     return Ok(());
                 }
-                if heard.child {
+                if received_signals.child {
                     self.reap();
                 }
             }
@@ -136,12 +136,12 @@ impl NurseryServer {
     fn answer(
         &mut self,
         request: &ToNursery,
-        given: Vec<OwnedFd>,
+        received: Vec<OwnedFd>,
     ) -> Result<(), NurseryServerError> {
         let id = request.id();
-        let started = self.start(request, &given);
+        let started = self.start(request, &received);
         // If a keeper's listening socket stayed open here, the keeper would look alive after its end.
-        drop(given);
+        drop(received);
         match started {
             Ok((kind, forked)) => {
                 self.children.insert(forked.pid, NurseryChild { id, kind });
@@ -156,14 +156,14 @@ impl NurseryServer {
     fn start(
         &self,
         request: &ToNursery,
-        given: &[OwnedFd],
+        received: &[OwnedFd],
     ) -> io::Result<(ChildKind, ForkedChild)> {
-        match (request, given) {
+        match (request, received) {
             (ToNursery::Keeper { hold, .. }, [listener, log]) => {
                 let mode = HoldMode::parse(hold)
                     .ok_or_else(|| io::Error::other(format!("unknown hold mode {hold:?}")))?;
-                let places = [listener.as_fd(), stdio::stdout(), log.as_fd()];
-                let forked = fork_child(&places, || match keep(mode) {
+                let descriptors = [listener.as_fd(), stdio::stdout(), log.as_fd()];
+                let forked = fork_child(&descriptors, || match keep(mode) {
                     KeeperExit::Done => 0,
                     KeeperExit::NotStarted => 1,
                 })?;
@@ -178,8 +178,9 @@ impl NurseryServer {
                 let (parent, rights) = (getpid(), self.rights);
                 let null = stdio::stdout();
                 // The order gives the control socket the number `ZYGOTE_CONTROL`.
-                let places = [stdio::stdin(), null, log.as_fd(), control.as_fd()];
-                let forked = fork_child(&places, || become_zygote(&mut command, parent, rights))?;
+                let descriptors = [stdio::stdin(), null, log.as_fd(), control.as_fd()];
+                let forked =
+                    fork_child(&descriptors, || become_zygote(&mut command, parent, rights))?;
                 Ok((ChildKind::Zygote, forked))
             }
             _ => Err(io::Error::other("the request came with a wrong number of descriptors")),

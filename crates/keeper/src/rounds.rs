@@ -107,7 +107,7 @@ impl Keeper {
 
     /// The descriptors for twins and for processes that are not children of this keeper.
     fn of_family(&self) -> impl Iterator<Item = (WakeSource, BorrowedFd<'_>)> {
-        let twin = self.worker.who().and_then(|(worker, _)| self.family.twin_handle(worker));
+        let twin = self.worker.pids().and_then(|(worker, _)| self.family.twin_handle(worker));
         let twin = twin.map(|handle| (WakeSource::Twin, handle));
         let waited = self.family.killed_handle().map(|handle| (WakeSource::Waited, handle));
         let ending = self.family.end_handles().map(|handle| (WakeSource::Ending, handle));
@@ -117,9 +117,9 @@ impl Keeper {
     }
 
     /// Handles wake-ups that concern twins.
-    pub(crate) fn hear_family(&mut self, ready: &WakeReasons) {
+    pub(crate) fn handle_family(&mut self, ready: &WakeReasons) {
         if ready.forking {
-            self.hear_twin();
+            self.handle_twin();
         }
         if ready.twin {
             // Only the twin's parent can read its exit status.
@@ -137,7 +137,7 @@ impl Keeper {
 
     /// Handles input on the protocol socket. A worker that has closed the socket can run no turn, so it is
     /// killed.
-    pub(crate) fn hear_worker(&mut self) {
+    pub(crate) fn read_worker(&mut self) {
         let closed = self.fill_from_worker() == SocketRead::Closed;
         if closed && matches!(self.stage, WorkerStage::Starting { .. } | WorkerStage::Up) {
             self.clear(AfterClear::StayDown);
@@ -178,9 +178,9 @@ impl Keeper {
         let tell_limit = |node: &mut NodeSide, limit, message| {
             node.tell(turn, EventKind::LimitReached { limit, message }, Bytes::new());
         };
-        match self.worker.look_at_limits(now, self.stage, &self.family) {
+        match self.worker.check_limits(now, self.stage, &self.family) {
             Finding::Good => {}
-            Finding::Ended { message } => {
+            Finding::Killed { message } => {
                 let line = format!("windlass: {message}\n");
                 tell_limit(&mut self.node, Limit::Memory, message);
                 let kind = EventKind::Output { stream: Stream::Stderr, background: turn.is_none() };

@@ -98,8 +98,8 @@ fn wait(server: u32, signals: &Signals) -> Option<String> {
     let mut phase = HeldServerPhase::Running;
     loop {
         let hung_up = listen(phase, signals);
-        let heard = signals.hear();
-        if heard.child
+        let received = signals.read();
+        if received.child
             && let Some((_, how)) = reap_all().ended.into_iter().find(|(pid, _)| *pid == server)
         {
             return Some(how);
@@ -107,7 +107,7 @@ fn wait(server: u32, signals: &Signals) -> Option<String> {
         let now = Instant::now();
         phase = match phase {
             // A stop signal, or the guard has died: kill at once.
-            _ if heard.stop => return None,
+            _ if received.stop => return None,
             HeldServerPhase::Running if hung_up => HeldServerPhase::Closed(now + CLOSE_GRACE),
             HeldServerPhase::Closed(until) if now >= until => {
                 if let Some(group) = Pid::from_raw(server.cast_signed()) {
@@ -129,7 +129,7 @@ fn listen(phase: HeldServerPhase, signals: &Signals) -> bool {
         HeldServerPhase::Running => return hangs_up(signals),
         HeldServerPhase::Closed(until) | HeldServerPhase::Terminating(until) => until,
     };
-    hear(signals, until.saturating_duration_since(Instant::now()));
+    wait_for_signal(signals, until.saturating_duration_since(Instant::now()));
     false
 }
 
@@ -144,7 +144,7 @@ fn hangs_up(signals: &Signals) -> bool {
     poll(&mut asked, None).is_ok() && asked[0].revents().intersects(ended)
 }
 
-fn hear(signals: &Signals, patience: Duration) {
+fn wait_for_signal(signals: &Signals, patience: Duration) {
     let patience = Timespec::try_from(patience).unwrap_or_default();
     let mut asked = [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
     // An interrupted call is as good as one that got a signal.
@@ -158,8 +158,8 @@ fn end_all(held: &HeldTree, signals: &Signals) {
         if reap_all().none_left {
             return;
         }
-        hear(signals, KILL_AGAIN);
-        signals.hear();
+        wait_for_signal(signals, KILL_AGAIN);
+        signals.read();
     }
 }
 

@@ -48,7 +48,7 @@ impl Signals {
     }
 
     /// Reads all pending signals without blocking.
-    pub fn hear(&self) -> ReceivedSignals {
+    pub fn read(&self) -> ReceivedSignals {
         let mut received = ReceivedSignals::default();
         while let Ok(Some(signal)) = self.signals.read_signal() {
             if signal.ssi_signo == Signal::SIGCHLD as u32 {

@@ -121,7 +121,7 @@ impl WorkerSide {
             calls: WorkerCalls::default(),
             nudging: None,
         });
-        self.watch.quicken(worker.pid, watch::WorkerAge::Known);
+        self.watch.use_short_slices(worker.pid, watch::WorkerAge::Known);
         let sent = worker.send(ToWorker::TurnStart { turn, more: false }, code);
         self.watch.turn_changed();
         self.sent(sent);
@@ -330,7 +330,7 @@ impl WorkerSide {
     }
 
     /// Handles a wake-up by a raw pipe: the pipe has bytes, or its last writer has closed it.
-    pub fn hear_pipes(&mut self, node: &mut NodeSide) {
+    pub fn read_pipes(&mut self, node: &mut NodeSide) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             if self.drain_pipe(stream, node) > 0 {
                 continue;

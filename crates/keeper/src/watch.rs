@@ -29,20 +29,20 @@ use crate::stage::WorkerStage;
 use crate::worker_side::WorkerSide;
 
 /// Longest and shortest time between checks, and from a turn's start or end to the first check.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-const LOOK_SOONEST: Duration = Duration::from_millis(5);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_SOONEST: Duration = Duration::from_millis(5);
 
 /// Assumed growth of a session's memory where only the watch limits it: about what two processors can write.
 const GROWTH_PER_S: u64 = 4 << 30;
 
 /// Frequent checks take at most one part in so many of a processor's time.
-const LOOK_SHARE: u32 = 10;
+const CHECK_SHARE: u32 = 10;
 
 /// Consecutive short turns postpone a check for at most this long.
-const PUT_OFF_MAX: Duration = Duration::from_secs(1);
+const POSTPONE_MAX: Duration = Duration::from_secs(1);
 
 /// How long the number of processes may stay at its maximum before the session is ended.
-const FULL_FOR_MAX: Duration = Duration::from_secs(2);
+const AT_MAX_FOR: Duration = Duration::from_secs(2);
 
 /// By how many processes a session may exceed the limit without being ended at once. The watch also counts
 /// the sandbox's own processes, and some that the kernel does not count.
@@ -59,9 +59,9 @@ pub(crate) struct LimitWatch {
     disk: Option<DiskMeter>,
     schedule: Schedule,
     /// Bytes of memory that were left at the last check. `None` if a cgroup limits the memory.
-    room: Option<u64>,
+    memory_left: Option<u64>,
     /// Since when the number of processes is at its maximum.
-    full_since: Option<Instant>,
+    at_max_since: Option<Instant>,
     refused: u64,
     oom_kills: u64,
     oom_seen: Option<Instant>,
@@ -94,7 +94,7 @@ enum LeftRunning {
 pub(crate) enum Finding {
     Good,
     /// The kernel has killed a process at the memory limit.
-    Ended {
+    Killed {
         message: String,
     },
     /// A limit is exceeded.
@@ -121,7 +121,7 @@ enum TurnActivity {
 impl Schedule {
     /// A turn starts or ends: schedules or postpones the next check.
     fn touch(&mut self, now: Instant, pause: Duration) {
-        let at_latest = *self.at_latest.get_or_insert(now + PUT_OFF_MAX);
+        let at_latest = *self.at_latest.get_or_insert(now + POSTPONE_MAX);
         if self.due.is_none() || (self.left == LeftRunning::Nothing && now + pause < at_latest) {
             self.due = Some(now + pause);
         }
@@ -132,7 +132,7 @@ impl Schedule {
     }
 
     /// A check was done: schedules the next one if a turn or other processes are running.
-    fn looked(&mut self, now: Instant, turn: TurnActivity, left: LeftRunning, pause: Duration) {
+    fn checked(&mut self, now: Instant, turn: TurnActivity, left: LeftRunning, pause: Duration) {
         self.left = left;
         self.at_latest = None;
         let again = turn == TurnActivity::Running || left == LeftRunning::Something;
@@ -156,7 +156,7 @@ impl LimitWatch {
     /// Adds a session's limits and workspace.
     pub fn limited(mut self, launch: &Launch) -> Self {
         self.limits = launch.limits;
-        self.room = self.counted_memory();
+        self.memory_left = self.watched_memory();
         self.disk =
             launch.limits.disk_bytes.map(|allowed| DiskMeter::of(&launch.cwd).allowing(allowed));
         self
@@ -164,19 +164,19 @@ impl LimitWatch {
 
     /// Measures the workspace before the worker changes it, at most as much as one check walks. Called while
     /// the worker starts and the keeper has nothing else to do.
-    pub fn take_stock(&mut self) {
+    pub fn measure_baseline(&mut self) {
         if let Some(disk) = self.disk.as_mut().filter(|disk| !disk.has_baseline()) {
-            disk.look(Instant::now(), ProcessList::default);
+            disk.check(Instant::now(), ProcessList::default);
         }
     }
 
     /// When the next check is due.
-    pub fn next_look(&self) -> Option<Instant> {
+    pub fn next_check(&self) -> Option<Instant> {
         self.schedule.due
     }
 
     /// A worker is ready or gets a turn: it gets short scheduler slices until the turn proves to be long.
-    pub fn quicken(&mut self, worker: u32, new: WorkerAge) {
+    pub fn use_short_slices(&mut self, worker: u32, new: WorkerAge) {
         if self.slowed.take().is_some() || new == WorkerAge::New {
             set_slice(SliceTarget::Thread(worker), SchedSlice::Short);
         }
@@ -186,22 +186,22 @@ impl LimitWatch {
     pub fn turn_changed(&mut self) {
         let limits = &self.limits;
         if limits.memory_bytes.is_some() || limits.processes.is_some() || self.disk.is_some() {
-            self.schedule.touch(Instant::now(), pause(self.room, Duration::ZERO));
+            self.schedule.touch(Instant::now(), pause(self.memory_left, Duration::ZERO));
         }
     }
 
-    fn rest(&mut self) {
+    fn reset(&mut self) {
         self.schedule = Schedule::default();
-        self.room = self.counted_memory();
-        self.full_since = None;
+        self.memory_left = self.watched_memory();
+        self.at_max_since = None;
     }
 
     /// The memory limit, if only the watch enforces it.
-    fn counted_memory(&self) -> Option<u64> {
+    fn watched_memory(&self) -> Option<u64> {
         self.limits.memory_bytes.filter(|_| !self.gauge.limits_memory())
     }
 
-    fn look(
+    fn check(
         &mut self,
         now: Instant,
         turn: TurnActivity,
@@ -212,9 +212,9 @@ impl LimitWatch {
             true => LeftRunning::Something,
             false => LeftRunning::Nothing,
         };
-        self.slow_down(listed, turn, worker);
+        self.use_long_slices(listed, turn, worker);
         let running = turn == TurnActivity::Running || left == LeftRunning::Something;
-        let mut finding = self.look_at_kills(now);
+        let mut finding = self.check_kills(now);
         if finding == Finding::Good {
             finding = self
                 .over_memory(listed, worker)
@@ -223,13 +223,13 @@ impl LimitWatch {
                 .unwrap_or(Finding::Good);
         }
         let took = processor_time().saturating_sub(began);
-        self.schedule.looked(now, turn, left, pause(self.room, took));
+        self.schedule.checked(now, turn, left, pause(self.memory_left, took));
         finding
     }
 
     /// Gives long scheduler slices to the worker in a turn that lasts and to all processes that it has
     /// started, so that they do not delay short turns of other sessions.
-    fn slow_down(&mut self, listed: &ProcessList, turn: TurnActivity, worker: u32) {
+    fn use_long_slices(&mut self, listed: &ProcessList, turn: TurnActivity, worker: u32) {
         for thread in listed.thread_ids() {
             if thread != worker {
                 set_slice(SliceTarget::Thread(thread), SchedSlice::Long);
@@ -239,12 +239,12 @@ impl LimitWatch {
         }
     }
 
-    fn look_at_kills(&mut self, now: Instant) -> Finding {
+    fn check_kills(&mut self, now: Instant) -> Finding {
         if !self.oom_rose(now) || self.oom_told.is_some_and(|told| now < told + TELL_EVERY) {
             return Finding::Good;
         }
         self.oom_told = Some(now);
-        Finding::Ended {
+        Finding::Killed {
             message: format!(
                 "the kernel killed a process of this session at the memory limit of {}",
                 mebibytes(self.limits.memory_bytes.unwrap_or_default())
@@ -264,7 +264,7 @@ impl LimitWatch {
 
     /// Checks the memory of all processes together, if no cgroup counts it.
     fn over_memory(&mut self, listed: &ProcessList, worker: u32) -> Option<Finding> {
-        let allowed = self.counted_memory()?;
+        let allowed = self.watched_memory()?;
         let files = processes::private_files_bytes(worker) + listed.unmapped_bytes();
         // The resident size of each process includes shared pages. Only if that sum exceeds the limit, the
         // kernel is asked for proportional sizes, which takes it longer.
@@ -272,7 +272,7 @@ impl LimitWatch {
             sum if sum > allowed => listed.proportional_bytes() + files,
             sum => sum,
         };
-        self.room = Some(allowed.saturating_sub(held));
+        self.memory_left = Some(allowed.saturating_sub(held));
         (held > allowed).then(|| Finding::Over {
             limit: Limit::Memory,
             message: format!(
@@ -294,14 +294,14 @@ impl LimitWatch {
             None => (listed.threads(), listed.threads() >= most),
         };
         if !full {
-            self.full_since = None;
+            self.at_max_since = None;
             return None;
         }
-        let since = *self.full_since.get_or_insert(now);
+        let since = *self.at_max_since.get_or_insert(now);
         let message = if count > most + ABOVE_SLACK {
             // The kernel does not refuse processes here, so the session is ended at once.
             format!("the session had {count} processes and threads; the limit is {most}")
-        } else if now >= since + FULL_FOR_MAX {
+        } else if now >= since + AT_MAX_FOR {
             let seconds = now.duration_since(since).as_secs();
             format!("the session was at its limit of {most} processes and threads for {seconds} s")
         } else {
@@ -313,7 +313,7 @@ impl LimitWatch {
     /// Checks the growth of the workspace. A session that already exceeds the limit may go on as long as it
     /// does not grow, so that it can remove files. So may a session in which nothing runs.
     fn over_disk(&mut self, now: Instant, running: bool, listed: &ProcessList) -> Option<Finding> {
-        let grown = self.disk.as_mut()?.look(now, || listed.clone())?;
+        let grown = self.disk.as_mut()?.check(now, || listed.clone())?;
         let (by, allowed) = (mebibytes(grown.by), mebibytes(grown.allowed));
         running.then(|| Finding::Over {
             limit: Limit::Disk,
@@ -326,26 +326,26 @@ impl LimitWatch {
         let now = Instant::now();
         let kernel = self.oom_rose(now) || self.oom_seen.is_some_and(|at| now < at + TELL_EVERY);
         self.oom_seen = None;
-        self.rest();
+        self.reset();
         self.reached.take().or((killed && kernel).then_some(Limit::Memory))
     }
 }
 
 impl WorkerSide {
     /// Checks the session's limits if a check is due and the worker is ready.
-    pub fn look_at_limits(&mut self, now: Instant, stage: WorkerStage, family: &Family) -> Finding {
+    pub fn check_limits(&mut self, now: Instant, stage: WorkerStage, family: &Family) -> Finding {
         if !self.watch.schedule.is_due(now) {
             return Finding::Good;
         }
-        let (WorkerStage::Up, Some(who)) = (stage, self.who()) else {
-            self.watch.rest();
+        let (WorkerStage::Up, Some(pids)) = (stage, self.pids()) else {
+            self.watch.reset();
             return Finding::Good;
         };
         let runs =
             if self.running.turn().is_some() { TurnActivity::Running } else { TurnActivity::None };
         let began = processor_time();
         let listed = family.listed();
-        let found = self.watch.look(now, runs, who, (&listed, began));
+        let found = self.watch.check(now, runs, pids, (&listed, began));
         if let Finding::Over { limit, .. } = &found {
             self.watch.reached = Some(*limit);
         }
@@ -371,12 +371,12 @@ fn processor_time() -> Duration {
     rustix::time::clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
-/// Time to the next check. It is shorter than usual if `room` could be used up sooner. `took` is the
-/// processor time of the last check: checks must not take more than their share ([`LOOK_SHARE`]).
-fn pause(room: Option<u64>, took: Duration) -> Duration {
-    let Some(room) = room else { return LOOK_EVERY };
-    let used_up = Duration::from_millis(room.saturating_mul(1000) / GROWTH_PER_S);
-    used_up.max(LOOK_SOONEST).max(took * LOOK_SHARE).min(LOOK_EVERY)
+/// Time to the next check. It is shorter than usual if `memory_left` could be used up sooner. `took` is the
+/// processor time of the last check: checks must not take more than their share ([`CHECK_SHARE`]).
+fn pause(memory_left: Option<u64>, took: Duration) -> Duration {
+    let Some(memory_left) = memory_left else { return CHECK_EVERY };
+    let used_up = Duration::from_millis(memory_left.saturating_mul(1000) / GROWTH_PER_S);
+    used_up.max(CHECK_SOONEST).max(took * CHECK_SHARE).min(CHECK_EVERY)
 }
 
 fn mebibytes(bytes: u64) -> String {
@@ -392,51 +392,52 @@ mod tests {
     }
 
     #[test]
-    fn a_long_turn_is_looked_at_again_and_again_and_a_brief_one_once_after() {
+    fn a_long_turn_is_checked_repeatedly_and_a_short_one_once_after_it() {
         let start = Instant::now();
         let mut schedule = Schedule::default();
         assert!(!schedule.is_due(start));
-        schedule.touch(start, LOOK_EVERY);
+        schedule.touch(start, CHECK_EVERY);
         assert!(!schedule.is_due(at(start, 99)) && schedule.is_due(at(start, 100)));
-        schedule.looked(at(start, 100), TurnActivity::Running, LeftRunning::Nothing, LOOK_EVERY);
+        schedule.checked(at(start, 100), TurnActivity::Running, LeftRunning::Nothing, CHECK_EVERY);
         assert!(!schedule.is_due(at(start, 199)) && schedule.is_due(at(start, 200)));
-        schedule.touch(at(start, 150), LOOK_EVERY);
+        schedule.touch(at(start, 150), CHECK_EVERY);
         assert!(!schedule.is_due(at(start, 249)) && schedule.is_due(at(start, 250)));
-        schedule.looked(at(start, 250), TurnActivity::None, LeftRunning::Nothing, LOOK_EVERY);
+        schedule.checked(at(start, 250), TurnActivity::None, LeftRunning::Nothing, CHECK_EVERY);
         assert_eq!(schedule.due, None);
     }
 
     #[test]
-    fn brief_turns_put_a_look_off_but_not_for_ever() {
+    fn short_turns_postpone_a_check_but_not_for_ever() {
         let start = Instant::now();
         let mut schedule = Schedule::default();
-        let looked = (0..2000).step_by(50).find(|ms| {
+        let checked = (0..2000).step_by(50).find(|ms| {
             let due = schedule.is_due(at(start, *ms));
-            schedule.touch(at(start, *ms), LOOK_EVERY);
+            schedule.touch(at(start, *ms), CHECK_EVERY);
             due
         });
-        assert_eq!(looked, Some(950));
+        assert_eq!(checked, Some(950));
     }
 
     #[test]
-    fn what_a_turn_leaves_running_is_watched_on_time() {
+    fn processes_that_a_turn_leaves_running_are_checked_on_time() {
         let start = Instant::now();
         let mut schedule = Schedule::default();
-        schedule.touch(start, LOOK_EVERY);
-        schedule.looked(at(start, 100), TurnActivity::None, LeftRunning::Something, LOOK_EVERY);
-        schedule.touch(at(start, 190), LOOK_EVERY);
+        schedule.touch(start, CHECK_EVERY);
+        schedule.checked(at(start, 100), TurnActivity::None, LeftRunning::Something, CHECK_EVERY);
+        schedule.touch(at(start, 190), CHECK_EVERY);
         assert!(schedule.is_due(at(start, 200)));
     }
 
     #[test]
-    fn looks_come_sooner_the_less_memory_is_left_and_never_take_up_the_time() {
-        let after = |room: Option<u64>, took_ms| pause(room, Duration::from_millis(took_ms));
-        assert_eq!(after(None, 0), LOOK_EVERY, "the kernel counts");
-        assert_eq!(after(Some(4 << 30), 0), LOOK_EVERY);
+    fn checks_come_sooner_with_less_memory_left_and_stay_within_their_share() {
+        let after =
+            |memory_left: Option<u64>, took_ms| pause(memory_left, Duration::from_millis(took_ms));
+        assert_eq!(after(None, 0), CHECK_EVERY, "the kernel counts");
+        assert_eq!(after(Some(4 << 30), 0), CHECK_EVERY);
         assert_eq!(after(Some(128 << 20), 0), Duration::from_millis(31));
-        assert_eq!(after(Some(0), 0), LOOK_SOONEST);
+        assert_eq!(after(Some(0), 0), CHECK_SOONEST);
         assert_eq!(after(Some(0), 2), Duration::from_millis(20));
-        assert_eq!(after(Some(0), 900), LOOK_EVERY);
+        assert_eq!(after(Some(0), 900), CHECK_EVERY);
     }
 
     fn watch(limits: Limits) -> LimitWatch {

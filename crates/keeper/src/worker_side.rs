@@ -33,7 +33,7 @@ pub(crate) struct WorkerSide {
 
 impl WorkerSide {
     /// The process ids of the worker and of its init.
-    pub fn who(&self) -> Option<(u32, Option<u32>)> {
+    pub fn pids(&self) -> Option<(u32, Option<u32>)> {
         self.process.as_ref().map(|worker| (worker.pid, worker.init))
     }
 

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_free_between_blocks_is_taken_and_nothing_beyond() {
+    fn gaps_between_blocks_are_filled_and_nothing_beyond() {
         // SAFETY: the child has one thread, calls the allocator and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {

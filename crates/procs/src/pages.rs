@@ -1,7 +1,7 @@
 //! Records which memory pages a forked process has written to, and prefaults the same pages in later forks.
 //!
 //! The first write to a page that is shared since a fork makes the kernel copy the page. In a short turn
-//! these copies take longer than the rest of the turn. Prefaulting does them before the turn begins.
+//! these copies take longer than most other work. Prefaulting does them before the turn begins.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_process_writes_for_itself_counts() {
+    fn only_private_writable_mappings_count() {
         let map = "7f00-7f10 rw-p 00000000 00:00 0 [heap]";
         assert_eq!(private_writable(map), Some((0x7f00, 0x7f10)));
         assert_eq!(private_writable("7f00-7f10 r--p 00000000 00:00 0"), None);

@@ -95,8 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_a_short_slice_thread_have_the_default_and_threads_of_a_long_slice_thread_inherit()
-    {
+    fn only_long_slices_are_inherited() {
         // A kernel without custom slices always reports the default.
         let usual = slice();
         let knows = move |asked: u64, found: u64| found == asked || found == usual;

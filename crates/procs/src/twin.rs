@@ -266,14 +266,14 @@ impl SessionProcesses {
     }
 
     /// Adds processes that belong to this session although they are no longer below its root.
-    pub fn remember(&self, processes: &[u32]) {
+    pub fn track(&self, processes: &[u32]) {
         if self.cgroups.is_empty() {
             add(&mut self.tracked.lock().unwrap_or_else(PoisonError::into_inner), processes);
         }
     }
 
     /// Stops tracking a twin, which was below the root when it was forked, and the twin's descendants.
-    pub fn forget(&self, twin: u32) {
+    pub fn untrack(&self, twin: u32) {
         let not_own = below(twin);
         let mut tracked = self.tracked.lock().unwrap_or_else(PoisonError::into_inner);
         tracked.retain(|process| process.pid != twin && !not_own.contains(&process.pid));

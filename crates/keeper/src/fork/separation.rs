@@ -56,10 +56,10 @@ enum SeparationError {
 }
 
 /// Checks that original and twin are separated; if not, kills the twin. Returns the threads and processes of
-/// the original that can still reach the twin. `who` is the original's worker and its init.
+/// the original that can still reach the twin. `pids` are the original's worker and its init.
 pub(super) fn check_apart(
     family: &Family,
-    who: Option<(u32, Option<u32>)>,
+    pids: Option<(u32, Option<u32>)>,
     before: Option<&ThreadSnapshot>,
     twin: &SessionProcesses,
 ) -> Result<Vec<CanReach>, ForkRefusal> {
@@ -67,7 +67,7 @@ pub(super) fn check_apart(
     let Some(before) = before else { return Ok(Vec::new()) };
     let of_twin: HashSet<u32> = twin.below_root().into_iter().chain([twin.root()]).collect();
     let twin_threads = of_twin.iter().flat_map(|process| threads_of(*process)).collect();
-    let mut after = session_threads(family, who);
+    let mut after = session_threads(family, pids);
     after.retain(|thread| !of_twin.contains(&thread.process));
     let checked = before.compare(twin.root(), twin_threads, after);
     if matches!(checked, Err(SeparationError::Twin | SeparationError::Original)) {
@@ -77,8 +77,8 @@ pub(super) fn check_apart(
 }
 
 /// The threads of the worker and of the processes that the session's code has started.
-fn session_threads(family: &Family, who: Option<(u32, Option<u32>)>) -> Vec<ThreadStatus> {
-    let Some((worker, init)) = who else { return Vec::new() };
+fn session_threads(family: &Family, pids: Option<(u32, Option<u32>)>) -> Vec<ThreadStatus> {
+    let Some((worker, init)) = pids else { return Vec::new() };
     let twins = family.spared();
     let listed = family.listed();
     let numbers = listed.session_threads(worker, init);
@@ -88,9 +88,9 @@ fn session_threads(family: &Family, who: Option<(u32, Option<u32>)>) -> Vec<Thre
 
 impl ThreadSnapshot {
     /// Reads the session's threads now.
-    pub fn look(family: &Family, who: Option<(u32, Option<u32>)>) -> Result<Self, ForkRefusal> {
-        let worker = who.map(|(worker, _)| worker).unwrap_or_default();
-        Self::new(worker, session_threads(family, who))
+    pub fn look(family: &Family, pids: Option<(u32, Option<u32>)>) -> Result<Self, ForkRefusal> {
+        let worker = pids.map(|(worker, _)| worker).unwrap_or_default();
+        Self::new(worker, session_threads(family, pids))
             .ok_or_else(|| ForkRefusal::new("the status of the worker cannot be read"))
     }
 

@@ -21,7 +21,7 @@ use windlass_beneath::{Directory, Links, READ, open_beneath};
 use super::processes::ProcessList;
 
 /// Entries that one check walks; the next check continues the walk.
-const ENTRIES_PER_LOOK: usize = 4096;
+const ENTRIES_PER_CHECK: usize = 4096;
 
 /// The clock of file timestamps may be late by this much.
 const CLOCK_STEP: Duration = Duration::from_millis(10);
@@ -99,29 +99,29 @@ impl DiskMeter {
 
     /// Walks a part of the workspace if a walk is in progress or due. Returns the growth if it is over the
     /// limit.
-    pub fn look(
+    pub fn check(
         &mut self,
         now: Instant,
         processes: impl Fn() -> ProcessList,
     ) -> Option<OverDiskLimit> {
         let free = free_bytes(self.workspace.as_ref()?)?;
-        self.look_with(now, free, processes)
+        self.check_with(now, free, processes)
     }
 
-    fn look_with(
+    fn check_with(
         &mut self,
         now: Instant,
         free: u64,
         processes: impl Fn() -> ProcessList,
     ) -> Option<OverDiskLimit> {
         if self.walk.is_none() {
-            if !self.worth_a_walk(now, free) {
+            if !self.walk_is_due(now, free) {
                 return None;
             }
             self.walk = DiskWalk::begin(self.workspace.as_ref()?, self.began, free);
         }
         let (root, walk) = (self.workspace.as_ref()?, self.walk.as_mut()?);
-        if walk.go_on(root, ENTRIES_PER_LOOK) == WalkProgress::More {
+        if walk.go_on(root, ENTRIES_PER_CHECK) == WalkProgress::More {
             return None;
         }
         let walk = self.walk.take()?;
@@ -144,7 +144,7 @@ impl DiskMeter {
         (by > self.allowed && size > before).then_some(OverDiskLimit { by, allowed: self.allowed })
     }
 
-    fn worth_a_walk(&self, now: Instant, free: u64) -> bool {
+    fn walk_is_due(&self, now: Instant, free: u64) -> bool {
         let Some(baseline) = self.baseline else { return true };
         let left = baseline.saturating_add(self.allowed).saturating_sub(self.size);
         let pause = match self.free.saturating_sub(free) > left {
@@ -221,7 +221,7 @@ impl DiskWalk {
                     if matches!(name.to_bytes(), b"." | b"..") {
                         continue;
                     }
-                    match look(reading, name) {
+                    match metadata(reading, name) {
                         Ok(about) => {
                             let path = path.join(OsStr::from_bytes(name.to_bytes()));
                             self.count(&about, path);
@@ -273,7 +273,7 @@ fn read(root: &Directory, path: &Path) -> rustix::io::Result<Dir> {
 }
 
 /// Metadata of an entry. A symlink is not followed.
-fn look(directory: &Dir, name: &std::ffi::CStr) -> rustix::io::Result<Statx> {
+fn metadata(directory: &Dir, name: &std::ffi::CStr) -> rustix::io::Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     statx(directory.fd()?, name, AtFlags::SYMLINK_NOFOLLOW, wanted)
 }
@@ -335,11 +335,11 @@ mod tests {
     }
 
     /// Checks until a walk, if one is due, is done.
-    fn look(disk: &mut DiskMeter, free: u64) -> Option<u64> {
+    fn check(disk: &mut DiskMeter, free: u64) -> Option<u64> {
         let now = Instant::now();
         disk.last = None;
         loop {
-            let grown = disk.look_with(now, free, ProcessList::default);
+            let grown = disk.check_with(now, free, ProcessList::default);
             if grown.is_some() || disk.walk.is_none() {
                 return grown.map(|grown| grown.by / MIB);
             }
@@ -353,35 +353,35 @@ mod tests {
         let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
         assert_eq!(disk.baseline, Some(0));
         write(dir.path(), "a", 5 * MIB);
-        assert_eq!(look(&mut disk, 95 * MIB), Some(5));
+        assert_eq!(check(&mut disk, 95 * MIB), Some(5));
         assert_eq!(disk.free, 95 * MIB);
     }
 
     #[test]
-    fn it_is_found_soon_if_room_was_lost_and_later_if_others_freed_as_much() {
+    fn a_walk_is_due_soon_if_space_was_lost_and_later_if_not() {
         let dir = tempfile::tempdir().unwrap();
         let walked = LastWalk { at: Instant::now(), took: Duration::from_millis(20) };
         let disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
         let disk = DiskMeter { last: Some(walked), ..disk };
-        let worth = |ms, free| disk.worth_a_walk(walked.at + Duration::from_millis(ms), free);
+        let worth = |ms, free| disk.walk_is_due(walked.at + Duration::from_millis(ms), free);
         assert!(!worth(199, 95 * MIB) && worth(200, 95 * MIB));
         assert!(!worth(1999, 100 * MIB) && worth(2000, 100 * MIB));
         assert!(worth(2000, 200 * MIB), "others freed a lot");
     }
 
     #[test]
-    fn what_was_there_before_is_not_growth() {
+    fn files_from_before_the_session_are_not_growth() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "before", 6 * MIB);
         let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
         assert_eq!(disk.baseline, None);
         disk.began = made_later(dir.path(), "before", "quick");
-        assert_eq!(look(&mut disk, 100 * MIB), None);
+        assert_eq!(check(&mut disk, 100 * MIB), None);
         assert_eq!(disk.baseline.map(|bytes| bytes / MIB), Some(6));
         write(dir.path(), "new", 2 * MIB);
-        assert_eq!(look(&mut disk, 90 * MIB), None, "others took the room");
+        assert_eq!(check(&mut disk, 90 * MIB), None, "others took the room");
         write(dir.path(), "more", 3 * MIB);
-        assert_eq!(look(&mut disk, 80 * MIB), Some(6));
+        assert_eq!(check(&mut disk, 80 * MIB), Some(6));
     }
 
     #[test]
@@ -390,11 +390,11 @@ mod tests {
         let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
         write(dir.path(), "a", 5 * MIB);
         write(dir.path(), "b", 3 * MIB);
-        assert_eq!(look(&mut disk, 92 * MIB), Some(8));
+        assert_eq!(check(&mut disk, 92 * MIB), Some(8));
         std::fs::remove_file(dir.path().join("b")).unwrap();
-        assert_eq!(look(&mut disk, 91 * MIB), None, "less than before");
+        assert_eq!(check(&mut disk, 91 * MIB), None, "less than before");
         write(dir.path(), "c", MIB);
-        assert_eq!(look(&mut disk, 90 * MIB), Some(6));
+        assert_eq!(check(&mut disk, 90 * MIB), Some(6));
     }
 
     #[test]
@@ -409,7 +409,7 @@ mod tests {
         }
         let root = Directory::trusted(dir.path()).unwrap();
         let mut walk = DiskWalk::begin(&root, SystemTime::now(), 0).unwrap();
-        let parts = (1..).find(|_| walk.go_on(&root, ENTRIES_PER_LOOK) == WalkProgress::Done);
+        let parts = (1..).find(|_| walk.go_on(&root, ENTRIES_PER_CHECK) == WalkProgress::Done);
         assert_eq!(parts, Some(2));
         assert!(walk.bytes >= 40 * 150 * 512 && !walk.blind, "{}", walk.bytes);
     }
@@ -423,7 +423,7 @@ mod tests {
         std::os::unix::fs::symlink(other.path(), dir.path().join("out")).unwrap();
         let root = Directory::trusted(dir.path()).unwrap();
         let mut walk = DiskWalk::begin(&root, SystemTime::now(), 0).unwrap();
-        assert_eq!(walk.go_on(&root, ENTRIES_PER_LOOK), WalkProgress::Done);
+        assert_eq!(walk.go_on(&root, ENTRIES_PER_CHECK), WalkProgress::Done);
         assert_eq!(walk.bytes / MIB, 1);
     }
 

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_started_below_is_found_with_its_size() {
+    fn descendants_are_found_with_their_size() {
         let child = python("");
         let pid = child.id();
         let listed = ProcessList::below_this();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_worker_does_not_hang_from_is_left_over() {
+    fn processes_other_than_the_worker_and_its_ancestors_are_left_over() {
         let of = |pairs: &[(u32, u32)]| ProcessList {
             below: pairs
                 .iter()

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn without_cgroups_each_limit_names_what_is_left() {
+    fn without_cgroups_each_limit_names_its_fallback() {
         let limits = Limits { cpu_percent: Some(50), ..Limits::DEFAULT };
         let none = CgroupSupport::None { reason: "why".into(), remedy: "do".into() };
         assert_eq!(

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_limited_is_not_written() {
+    fn resources_without_a_limit_get_no_limit_file() {
         let parent = tempfile::tempdir().unwrap();
         let support = CgroupSupport::V2 {
             parent: parent.path().to_owned(),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_making_leaves_nothing() {
+    fn a_failed_creation_leaves_nothing() {
         let parent = tempfile::tempdir().unwrap();
         let hierarchy =
             |controller, name: &str| V1Hierarchy { controller, parent: parent.path().join(name) };
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_takes_the_dead_of_its_own_node_only() {
+    fn a_sweep_removes_ended_sessions_of_its_own_node_only() {
         let parent = tempfile::tempdir().unwrap();
         let (ours, theirs) = (prefix_of(Path::new("/run/a")), prefix_of(Path::new("/run/b")));
         assert_ne!(ours, theirs);

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_is_moved_to_turn_controllers_on() {
+    fn other_processes_are_never_moved_to_enable_controllers() {
         let fake =
             Fake::new(&["svc"]).dir("", "cpu memory pids", "", 9).dir("svc", "memory pids", "", 2);
         assert!(fake.choose("/svc").starts_with("None"), "{}", fake.choose("/svc"));
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_machine_allows_is_found_and_left_as_it_was() {
+    fn probing_this_machine_is_repeatable_and_leaves_nothing_behind() {
         let support = CgroupSupport::detect();
         assert_eq!(CgroupSupport::detect(), support);
         for parent in support.parents() {
