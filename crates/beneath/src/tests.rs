@@ -1,5 +1,4 @@
-//! Tests each operation with symlinks at every position of its path, and with trees that a hostile session
-//! would make.
+//! Tests each operation with symlinks on every part of its path, and with hostile trees.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -164,7 +164,7 @@ impl WorkerStage {
         }
     }
 
-    /// When [`Event::TimePassed`] is due.
+    /// When [`StageEvent::TimePassed`] is due.
     pub fn due(self) -> Option<Instant> {
         match self {
             Self::Starting { until } | Self::Finishing { until } => Some(until),
