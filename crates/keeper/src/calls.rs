@@ -1,5 +1,5 @@
-//! The host tool calls of the running turn, between worker and node. Counts them and their bytes, and
-//! passes each frame on as it comes: neither a call nor its answer is ever put together here.
+//! The host tool calls of the running turn, between worker and node. Counts the calls and their bytes, and
+//! forwards each frame as it arrives: the keeper never assembles a whole call or result.
 
 use std::collections::HashMap;
 
@@ -17,118 +17,118 @@ use crate::node_side::NodeSide;
 use crate::worker::Worker;
 use crate::worker_side::WorkerSide;
 
-/// The calls that were not answered to their end.
+/// The calls that are not finished: frames of the call or of its result are still to come.
 #[derive(Debug, Default)]
-pub(crate) struct Calls {
-    known: HashMap<CallNo, Call>,
+pub(crate) struct WorkerCalls {
+    tracked: HashMap<CallNo, TrackedCall>,
     open: usize,
 }
 
 #[derive(Debug)]
-struct Call {
+struct TrackedCall {
     /// Bytes of arguments so far.
     bytes: usize,
-    /// More frames of it must come.
+    /// More frames of the call must come.
     unfinished: bool,
-    /// Answered before it was asked to its end: the rest of its frames is passed over.
-    over: bool,
+    /// The call is answered, cancelled or refused. Its remaining frames are ignored.
+    closed: bool,
 }
 
 /// One frame of a call.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct CallFrame {
     pub call: CallNo,
     pub name: String,
     pub deadline_ms: Option<u64>,
     pub more: bool,
 }
 
-/// One part of an answer.
+/// One part of a call's result.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct ToolResultPart {
     pub call: CallNo,
     pub ok: bool,
     pub more: bool,
     pub body: Bytes,
 }
 
-/// What a frame of a call is.
+/// What to do with a frame of a call.
 #[derive(Debug, PartialEq, Eq)]
-enum Taken {
-    /// Part of a call that may be, after so many bytes.
-    At(usize),
-    /// Of a call that is over.
+enum FrameVerdict {
+    /// Forward the frame. The number is its offset in the call's arguments.
+    Accept(usize),
+    /// Ignore the frame: its call is closed.
     Late,
-    /// One call too many: it is answered here.
+    /// Refuse the call: too many calls are open.
     TooMany,
 }
 
-/// Calls whose frames are told apart, those that are over or were too many included. A worker that
-/// leaves more of them unfinished breaks the protocol.
-const KNOWN_MAX: usize = 2 * TOOL_CALLS_MAX;
+/// Maximum number of tracked calls, including closed and refused ones with frames to come. A worker that
+/// leaves more calls unfinished violates the protocol.
+const TRACKED_MAX: usize = 2 * TOOL_CALLS_MAX;
 
-impl Calls {
+impl WorkerCalls {
     /// The open calls, oldest first.
     pub fn open(&self) -> Vec<CallNo> {
-        let open = self.known.iter().filter(|(_, call)| !call.over);
+        let open = self.tracked.iter().filter(|(_, call)| !call.closed);
         let mut open: Vec<CallNo> = open.map(|(number, _)| *number).collect();
         open.sort_unstable();
         open
     }
 
-    fn take(&mut self, asked: &Asked, bytes: usize) -> Result<Taken, String> {
-        if asked.name.len() > TOOL_NAME_BYTES_MAX {
+    fn take(&mut self, frame: &CallFrame, bytes: usize) -> Result<FrameVerdict, String> {
+        if frame.name.len() > TOOL_NAME_BYTES_MAX {
             return Err(format!("a tool's name is over the limit of {TOOL_NAME_BYTES_MAX} bytes"));
         }
-        let Some(call) = self.known.get_mut(&asked.call) else {
-            return self.take_first(asked, bytes);
+        let Some(call) = self.tracked.get_mut(&frame.call) else {
+            return self.take_first(frame, bytes);
         };
         if !call.unfinished {
-            return Err(format!("the number of tool call {} is taken", asked.call));
+            return Err(format!("tool call number {} is already in use", frame.call));
         }
         let before = call.bytes;
         call.bytes += bytes;
-        call.unfinished = asked.more;
+        call.unfinished = frame.more;
         if call.bytes > MESSAGE_BYTES_MAX {
             return Err(format!("a tool call is over the limit of {MESSAGE_BYTES_MAX} bytes"));
         }
-        if call.over {
-            if !asked.more {
-                self.known.remove(&asked.call);
+        if call.closed {
+            if !frame.more {
+                self.tracked.remove(&frame.call);
             }
-            return Ok(Taken::Late);
+            return Ok(FrameVerdict::Late);
         }
-        Ok(Taken::At(before))
+        Ok(FrameVerdict::Accept(before))
     }
 
-    fn take_first(&mut self, asked: &Asked, bytes: usize) -> Result<Taken, String> {
-        if self.known.len() >= KNOWN_MAX {
-            return Err(format!("{KNOWN_MAX} tool calls were begun and not sent to their end"));
+    fn take_first(&mut self, frame: &CallFrame, bytes: usize) -> Result<FrameVerdict, String> {
+        if self.tracked.len() >= TRACKED_MAX {
+            return Err(format!("more than {TRACKED_MAX} tool calls are unfinished"));
         }
-        let over = self.open >= TOOL_CALLS_MAX;
-        if !over || asked.more {
-            self.known.insert(asked.call, Call { bytes, unfinished: asked.more, over });
+        let closed = self.open >= TOOL_CALLS_MAX;
+        if !closed || frame.more {
+            self.tracked.insert(frame.call, TrackedCall { bytes, unfinished: frame.more, closed });
         }
-        if over {
-            return Ok(Taken::TooMany);
+        if closed {
+            return Ok(FrameVerdict::TooMany);
         }
         self.open += 1;
-        Ok(Taken::At(0))
+        Ok(FrameVerdict::Accept(0))
     }
 
     fn is_open(&self, call: CallNo) -> bool {
-        self.known.get(&call).is_some_and(|call| !call.over)
+        self.tracked.get(&call).is_some_and(|call| !call.closed)
     }
 
-    /// Whether the call was open; it is not any more.
+    /// Closes a call. Returns whether it was open.
     fn end(&mut self, number: CallNo) -> bool {
-        let Some(call) = self.known.get_mut(&number).filter(|call| !call.over) else {
+        let Some(call) = self.tracked.get_mut(&number).filter(|call| !call.closed) else {
             return false;
         };
         self.open -= 1;
-        call.over = true;
+        call.closed = true;
         if !call.unfinished {
-            self.known.remove(&number);
+            self.tracked.remove(&number);
         }
         true
     }
@@ -138,25 +138,28 @@ impl WorkerSide {
     pub fn take_call(
         &mut self,
         turn: TurnNo,
-        asked: Asked,
+        frame: CallFrame,
         mut body: Bytes,
         node: &mut NodeSide,
     ) -> Result<(), String> {
         let Some(calls) = self.running.calls(turn) else { return Ok(()) };
-        let mut offset = match calls.take(&asked, body.len())? {
-            Taken::At(offset) => offset as u64,
-            Taken::Late => return Ok(()),
-            Taken::TooMany => {
-                // A worker that calls on and reads nothing would have its answers fill our memory.
+        let mut offset = match calls.take(&frame, body.len())? {
+            FrameVerdict::Accept(offset) => offset as u64,
+            FrameVerdict::Late => return Ok(()),
+            FrameVerdict::TooMany => {
+                // A worker that makes calls and reads no results would fill the keeper's memory with
+                // refusals.
                 let queued = self.process.as_ref().map_or(0, Worker::queued_bytes);
                 if queued > TOOL_RESULT_BYTES_MAX {
-                    return Err("tool calls are made and their answers are not read".to_owned());
+                    return Err(
+                        "the worker makes tool calls and does not read the results".to_owned()
+                    );
                 }
-                self.fail_call(turn, asked.call, &too_many());
+                self.fail_call(turn, frame.call, &too_many());
                 return Ok(());
             }
         };
-        let Asked { call, name, deadline_ms, more } = asked;
+        let CallFrame { call, name, deadline_ms, more } = frame;
         loop {
             let part = body.split_to(body.len().min(CHUNK_BYTES_MAX));
             let (bytes, more) = (part.len() as u64, more || !body.is_empty());
@@ -178,11 +181,11 @@ impl WorkerSide {
         }
     }
 
-    /// Passes a part of an answer on. One that nobody waits for is dropped: the turn is over, or the
-    /// code has given the call up.
-    pub fn answer_call(&mut self, turn: TurnNo, part: Part) {
+    /// Forwards a part of a result to the worker. The part is dropped if the turn is over or the code has
+    /// cancelled the call.
+    pub fn answer_call(&mut self, turn: TurnNo, part: ToolResultPart) {
         let Some(calls) = self.running.calls(turn) else { return };
-        let Part { call, ok, more, body } = part;
+        let ToolResultPart { call, ok, more, body } = part;
         let more = more && ok;
         let open = if more { calls.is_open(call) } else { calls.end(call) };
         if !open {
@@ -214,15 +217,15 @@ impl WorkerSide {
 }
 
 fn too_many() -> ToolError {
-    overloaded(format!("the session has {TOOL_CALLS_MAX} tool calls open already"))
+    overloaded(format!("the session already has {TOOL_CALLS_MAX} open tool calls"))
 }
 
 fn unread() -> ToolError {
-    overloaded(format!("{TOOL_RESULT_BYTES_MAX} bytes of answers are not read yet"))
+    overloaded(format!("the worker has not yet read {TOOL_RESULT_BYTES_MAX} bytes of results"))
 }
 
 fn too_large(error: &EncodeError) -> ToolError {
-    let message = format!("a part of the answer cannot be passed on: {error}");
+    let message = format!("a part of the result cannot be sent to the worker: {error}");
     ToolError { message, code: Some(ErrorCode::MessageTooLarge), kind: None }
 }
 
@@ -234,44 +237,44 @@ fn overloaded(message: String) -> ToolError {
 mod tests {
     use super::*;
 
-    fn asked(call: u64, more: bool) -> Asked {
-        Asked { call: CallNo(call), name: "t".to_owned(), deadline_ms: None, more }
+    fn frame(call: u64, more: bool) -> CallFrame {
+        CallFrame { call: CallNo(call), name: "t".to_owned(), deadline_ms: None, more }
     }
 
     #[test]
     fn calls_are_counted_and_their_frames_may_mix() {
-        let mut calls = Calls::default();
-        assert_eq!(calls.take(&asked(1, true), 10), Ok(Taken::At(0)));
-        assert_eq!(calls.take(&asked(2, false), 10), Ok(Taken::At(0)));
-        assert_eq!(calls.take(&asked(1, false), 10), Ok(Taken::At(10)));
-        assert!(calls.take(&asked(1, false), 0).is_err(), "its number is taken");
+        let mut calls = WorkerCalls::default();
+        assert_eq!(calls.take(&frame(1, true), 10), Ok(FrameVerdict::Accept(0)));
+        assert_eq!(calls.take(&frame(2, false), 10), Ok(FrameVerdict::Accept(0)));
+        assert_eq!(calls.take(&frame(1, false), 10), Ok(FrameVerdict::Accept(10)));
+        assert!(calls.take(&frame(1, false), 0).is_err(), "its number is taken");
         assert_eq!(calls.open(), [CallNo(1), CallNo(2)]);
         assert!(calls.end(CallNo(1)));
         assert!(!calls.end(CallNo(1)));
         for call in 3..=TOOL_CALLS_MAX as u64 + 1 {
-            assert_eq!(calls.take(&asked(call, false), 0), Ok(Taken::At(0)));
+            assert_eq!(calls.take(&frame(call, false), 0), Ok(FrameVerdict::Accept(0)));
         }
-        assert_eq!(calls.take(&asked(9999, true), 0), Ok(Taken::TooMany));
+        assert_eq!(calls.take(&frame(9999, true), 0), Ok(FrameVerdict::TooMany));
         assert!(calls.end(CallNo(2)));
-        assert_eq!(calls.take(&asked(9999, false), 0), Ok(Taken::Late), "it is no new call");
-        assert_eq!(calls.take(&asked(9999, false), 0), Ok(Taken::At(0)));
+        assert_eq!(calls.take(&frame(9999, false), 0), Ok(FrameVerdict::Late), "it is no new call");
+        assert_eq!(calls.take(&frame(9999, false), 0), Ok(FrameVerdict::Accept(0)));
     }
 
     #[test]
-    fn the_rest_of_a_call_that_was_answered_early_is_passed_over() {
-        let mut calls = Calls::default();
-        assert_eq!(calls.take(&asked(1, true), 10), Ok(Taken::At(0)));
+    fn frames_after_an_early_answer_are_ignored() {
+        let mut calls = WorkerCalls::default();
+        assert_eq!(calls.take(&frame(1, true), 10), Ok(FrameVerdict::Accept(0)));
         assert!(calls.end(CallNo(1)));
         assert!(calls.open().is_empty());
-        assert_eq!(calls.take(&asked(1, true), 10), Ok(Taken::Late));
-        assert_eq!(calls.take(&asked(1, false), 10), Ok(Taken::Late));
-        assert!(calls.known.is_empty());
+        assert_eq!(calls.take(&frame(1, true), 10), Ok(FrameVerdict::Late));
+        assert_eq!(calls.take(&frame(1, false), 10), Ok(FrameVerdict::Late));
+        assert!(calls.tracked.is_empty());
     }
 
     #[test]
     fn a_call_has_a_size_limit_over_all_its_frames() {
-        let mut calls = Calls::default();
-        assert_eq!(calls.take(&asked(1, true), MESSAGE_BYTES_MAX), Ok(Taken::At(0)));
-        assert!(calls.take(&asked(1, false), 1).is_err());
+        let mut calls = WorkerCalls::default();
+        assert_eq!(calls.take(&frame(1, true), MESSAGE_BYTES_MAX), Ok(FrameVerdict::Accept(0)));
+        assert!(calls.take(&frame(1, false), 1).is_err());
     }
 }

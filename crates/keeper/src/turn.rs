@@ -1,5 +1,5 @@
-//! The running turn, and what the worker says about it. Every message is checked against the turn
-//! in flight; what does not fit is counted and dropped, what is malformed ends the session.
+//! The running turn, and the worker's messages about it. Every message is checked against the running turn. A
+//! message for another turn is counted and dropped; a malformed message ends the session.
 
 use std::time::{Duration, Instant};
 
@@ -12,38 +12,38 @@ use windlass_protocol::worker::{
 };
 use windlass_protocol::{CallNo, Stream, TurnNo};
 
-use crate::calls::{Asked, Calls};
-use crate::input::{Given, HeldInput};
+use crate::calls::{CallFrame, WorkerCalls};
+use crate::input::{InputMessage, InputQueue};
 use crate::node_side::NodeSide;
-use crate::stage::Stage;
-use crate::usage::Mark;
+use crate::stage::WorkerStage;
+use crate::usage::UsageMark;
 use crate::watch;
-use crate::worker::{PIPE_BYTES, SaidReady};
+use crate::worker::{PIPE_BYTES, ReadyMessage};
 use crate::worker_side::WorkerSide;
 
-/// The turn in flight, if there is one, and what was dropped around it.
+/// The running turn, if there is one, and a count of dropped messages.
 #[derive(Debug, Default)]
-pub(crate) struct Running {
-    turn: Option<Flight>,
-    /// Messages and fields that were not understood or came for another turn, not reported yet.
+pub(crate) struct TurnSlot {
+    turn: Option<TurnInFlight>,
+    /// Messages and fields that were unknown or for another turn, and are not reported yet.
     dropped: u64,
 }
 
 #[derive(Debug)]
-struct Flight {
+struct TurnInFlight {
     turn: TurnNo,
-    mark: Mark,
+    mark: UsageMark,
     output_bytes: u64,
-    input: HeldInput,
-    /// Bytes so far of a display whose last frame has not come.
+    input: InputQueue,
+    /// Bytes so far of a display whose last frame has not arrived.
     display_bytes: usize,
-    calls: Calls,
+    calls: WorkerCalls,
     /// Set once the turn was interrupted.
     nudging: Option<Nudging>,
 }
 
-/// An interpreter may lose a signal that arrives in the instant before a blocking call. An
-/// interrupted worker is therefore nudged until it ends the turn.
+/// An interpreter may lose a signal that arrives just before a blocking call. So an interrupted worker gets
+/// repeated signals (nudges) until it ends the turn.
 #[derive(Debug)]
 struct Nudging {
     next: Instant,
@@ -53,15 +53,15 @@ struct Nudging {
 /// Time between two nudges.
 const NUDGE_EVERY: Duration = Duration::from_millis(20);
 
-/// Nudges for one interrupt: 20 s of them. The node's grace is usually over long before.
+/// Maximum number of nudges for one interrupt: 20 s of them. The node's grace usually ends much earlier.
 const NUDGES_MAX: u32 = 1000;
 
-impl Running {
+impl TurnSlot {
     pub fn turn(&self) -> Option<TurnNo> {
         self.turn.as_ref().map(|flight| flight.turn)
     }
 
-    /// Milliseconds that the turn in flight has run.
+    /// Milliseconds since the running turn began.
     pub fn for_ms(&self) -> Option<u64> {
         self.turn.as_ref().map(|flight| flight.mark.age_ms())
     }
@@ -70,8 +70,8 @@ impl Running {
         self.turn = None;
     }
 
-    /// The open host tool calls of the turn in flight, if it is this one.
-    pub fn calls(&mut self, turn: TurnNo) -> Option<&mut Calls> {
+    /// The host tool calls of this turn, if it is running.
+    pub fn calls(&mut self, turn: TurnNo) -> Option<&mut WorkerCalls> {
         self.turn.as_mut().filter(|flight| flight.turn == turn).map(|flight| &mut flight.calls)
     }
 
@@ -79,7 +79,7 @@ impl Running {
         self.turn.as_ref().map_or_else(Vec::new, |flight| flight.calls.open())
     }
 
-    /// A message of the worker's was of no use.
+    /// Counts a dropped message of the worker.
     pub fn drop_message(&mut self) {
         self.dropped += 1;
     }
@@ -90,10 +90,10 @@ impl Running {
     }
 }
 
-/// What a worker has said that is not about its turn.
+/// A message of the worker that is not about its turn.
 #[derive(Debug)]
-pub(crate) enum Said {
-    Ready(SaidReady),
+pub(crate) enum WorkerNotice {
+    Ready(ReadyMessage),
     ForkWait,
     Forked {
         ok: bool,
@@ -101,35 +101,35 @@ pub(crate) enum Said {
         limit: bool,
         body: Bytes,
     },
-    /// The frame holds no message, or a message that may not come now.
-    Nonsense(String),
+    /// The frame holds no valid message, or a message that is not allowed now.
+    Invalid(String),
 }
 
 impl WorkerSide {
-    pub fn start_turn(&mut self, turn: TurnNo, code: &Bytes, stage: Stage) {
+    pub fn start_turn(&mut self, turn: TurnNo, code: &Bytes, stage: WorkerStage) {
         self.last_turn = self.last_turn.max(turn);
-        let (Stage::Up, Some(worker)) = (stage, &mut self.process) else {
-            // The worker ended while the turn was on its way; the node learns that by its event.
+        let (WorkerStage::Up, Some(worker)) = (stage, &mut self.process) else {
+            // The worker ended before the turn arrived; an event tells the node about that.
             return;
         };
-        self.running.turn = Some(Flight {
+        self.running.turn = Some(TurnInFlight {
             turn,
             mark: worker.meter.mark(),
             output_bytes: 0,
-            input: HeldInput::default(),
+            input: InputQueue::default(),
             display_bytes: 0,
-            calls: Calls::default(),
+            calls: WorkerCalls::default(),
             nudging: None,
         });
-        self.watch.quicken(worker.pid, watch::Worker::Known);
+        self.watch.use_short_slices(worker.pid, watch::WorkerAge::Known);
         let sent = worker.send(ToWorker::TurnStart { turn, more: false }, code);
         self.watch.turn_changed();
         self.sent(sent);
     }
 
-    pub fn take_input(&mut self, turn: TurnNo, given: Given, node: &mut NodeSide) {
+    pub fn take_input(&mut self, turn: TurnNo, message: InputMessage, node: &mut NodeSide) {
         if let Some(flight) = self.running.turn.as_mut().filter(|flight| flight.turn == turn) {
-            flight.input.give(given);
+            flight.input.give(message);
             self.answer_input(node);
         }
     }
@@ -145,7 +145,7 @@ impl WorkerSide {
         }
     }
 
-    /// Nudges an interrupted worker that has not ended its turn, if it is time.
+    /// Nudges an interrupted worker that has not ended its turn, if a nudge is due.
     pub fn nudge(&mut self, now: Instant) {
         let Some(flight) = &mut self.running.turn else { return };
         let Some(nudging) = flight.nudging.as_mut().filter(|nudging| nudging.next <= now) else {
@@ -161,23 +161,23 @@ impl WorkerSide {
         }
     }
 
-    /// Gives held input to code that asked for it.
+    /// Sends queued input to code that waits for it. Returns whether it did.
     fn answer_input(&mut self, node: &mut NodeSide) -> bool {
         let Some(flight) = &mut self.running.turn else { return false };
-        let Some(given) = flight.input.answer() else { return false };
+        let Some(message) = flight.input.answer() else { return false };
         let turn = flight.turn;
-        let bytes = given.bytes.len() as u64;
+        let bytes = message.bytes.len() as u64;
         if let Some(worker) = self.process.as_mut() {
-            let input = ToWorker::TurnInput { turn, more: false, eof: given.eof };
-            let sent = worker.send(input, &given.bytes);
+            let input = ToWorker::TurnInput { turn, more: false, eof: message.eof };
+            let sent = worker.send(input, &message.bytes);
             self.sent(sent);
         }
         node.tell(Some(turn), EventKind::InputTaken { bytes }, Bytes::new());
         true
     }
 
-    /// Takes the frames that have arrived whole. Returns at the first frame that is not about the turn.
-    pub fn take_frames(&mut self, stage: Stage, node: &mut NodeSide) -> Option<Said> {
+    /// Handles complete frames. Returns at the first frame that is not about the turn.
+    pub fn take_frames(&mut self, stage: WorkerStage, node: &mut NodeSide) -> Option<WorkerNotice> {
         loop {
             let parsed = match self.process.as_mut()?.next_frame() {
                 Ok(None) => return None,
@@ -188,14 +188,14 @@ impl WorkerSide {
                 Err(error) => Err(error.to_string()),
             };
             let taken = match (parsed, stage) {
-                (Ok((message, _)), Stage::Starting { .. }) => first(message).map(Some),
+                (Ok((message, _)), WorkerStage::Starting { .. }) => first(message).map(Some),
                 (Ok((message, body)), _) => self.take_message(message, body, node),
                 (Err(message), _) => Err(message),
             };
             match taken {
                 Ok(None) => {}
                 Ok(said) => return said,
-                Err(message) => return Some(Said::Nonsense(message)),
+                Err(message) => return Some(WorkerNotice::Invalid(message)),
             }
         }
     }
@@ -205,7 +205,7 @@ impl WorkerSide {
         message: FromWorker,
         body: Bytes,
         node: &mut NodeSide,
-    ) -> Result<Option<Said>, String> {
+    ) -> Result<Option<WorkerNotice>, String> {
         match message {
             FromWorker::Output { turn, stream, background } => {
                 self.take_output(turn, stream, background, body, node);
@@ -216,7 +216,7 @@ impl WorkerSide {
             }
             FromWorker::StdinWait { turn, prompt, secret } if self.is_current(turn) => {
                 if let Some(flight) = &mut self.running.turn {
-                    flight.input.ask();
+                    flight.input.wait();
                 }
                 if !self.answer_input(node) {
                     node.tell(Some(turn), EventKind::StdinWait { prompt, secret }, Bytes::new());
@@ -225,7 +225,7 @@ impl WorkerSide {
             FromWorker::ToolCall { turn, call, name, deadline_ms, more }
                 if self.is_current(turn) =>
             {
-                self.take_call(turn, Asked { call, name, deadline_ms, more }, body, node)?;
+                self.take_call(turn, CallFrame { call, name, deadline_ms, more }, body, node)?;
             }
             FromWorker::ToolCancel { turn, call } if self.is_current(turn) => {
                 self.cancel_call(turn, call, node);
@@ -234,9 +234,9 @@ impl WorkerSide {
                 self.end_turn(turn, outcome, error, node);
             }
             FromWorker::SessionEnd { .. } => {}
-            FromWorker::ForkWait => return Ok(Some(Said::ForkWait)),
+            FromWorker::ForkWait => return Ok(Some(WorkerNotice::ForkWait)),
             FromWorker::Forked { ok, reason, limit } => {
-                return Ok(Some(Said::Forked { ok, reason, limit, body }));
+                return Ok(Some(WorkerNotice::Forked { ok, reason, limit, body }));
             }
             FromWorker::WorkerReady { .. } => return Err("worker_ready came twice".into()),
             FromWorker::StdinWait { .. }
@@ -266,7 +266,7 @@ impl WorkerSide {
             flight.output_bytes += body.len() as u64;
         }
         let background = !current;
-        // A frame of the largest size does not fit the link, whose heads are longer.
+        // A worker's frame of the largest size does not fit the link, whose headers are longer.
         let mut rest = body;
         while !rest.is_empty() {
             let part = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
@@ -329,14 +329,14 @@ impl WorkerSide {
         self.running.turn() == Some(turn)
     }
 
-    /// A raw pipe woke the loop: it has bytes, or its last writer is gone.
-    pub fn hear_pipes(&mut self, node: &mut NodeSide) {
+    /// Handles a wake-up by a raw pipe: the pipe has bytes, or its last writer has closed it.
+    pub fn read_pipes(&mut self, node: &mut NodeSide) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             if self.drain_pipe(stream, node) > 0 {
                 continue;
             }
-            // Either the pipe's last writer is gone, or a write has come just now: then all of it is taken,
-            // so that no byte of the other stream comes between its parts.
+            // Either the last writer has closed the pipe, or bytes arrived just now. In the second case all
+            // of them are forwarded, so that no byte of the other stream comes between.
             let read =
                 self.process.as_mut().and_then(|worker| worker.read_pipe(stream, PIPE_BYTES));
             if let Some(bytes) = read {
@@ -346,8 +346,7 @@ impl WorkerSide {
         }
     }
 
-    /// Passes on what lies in the raw pipes at this moment, and no more: a flood cannot hold the
-    /// loop.
+    /// Forwards the bytes that are in the raw pipes now, and no more, so that a flood cannot block the loop.
     pub fn drain_pipes(&mut self, node: &mut NodeSide) {
         self.drain_pipe(Stream::Stdout, node);
         self.drain_pipe(Stream::Stderr, node);
@@ -378,11 +377,11 @@ impl WorkerSide {
     }
 }
 
-/// A worker's first message.
-fn first(message: FromWorker) -> Result<Said, String> {
+/// Checks a worker's first message.
+fn first(message: FromWorker) -> Result<WorkerNotice, String> {
     match message {
         FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities } => {
-            Ok(Said::Ready(SaidReady::new(&worker, capabilities)))
+            Ok(WorkerNotice::Ready(ReadyMessage::new(&worker, capabilities)))
         }
         FromWorker::WorkerReady { protocol, .. } => {
             Err(format!("the worker speaks protocol {protocol}, not {PROTOCOL}"))

@@ -1,5 +1,5 @@
-//! The worker process as the keeper sees it: its protocol socket, its two raw pipes, its pid.
-//! Moves bytes; what they mean is decided in `turn` and `keeper`.
+//! The worker process: its protocol socket, its two raw pipes, its process id. Moves bytes; `turn` and
+//! `keeper` interpret them.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -24,24 +24,24 @@ use windlass_protocol::worker::{CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, ToWorker
 
 use crate::usage::Meter;
 
-/// Raw output bytes put into one event.
+/// Maximum number of raw output bytes in one event.
 const PIPE_READ_BYTES: usize = 128 * 1024;
 
-/// What a pipe holds at first.
+/// The default capacity of a pipe.
 pub(crate) const PIPE_BYTES: usize = 64 * 1024;
 
-/// What a pipe is made to hold once the worker has filled it: a flood then wakes us less often.
+/// The capacity of a pipe after the worker has filled it once: a flood then wakes the keeper less often.
 const FLOOD_PIPE_BYTES: usize = 1024 * 1024;
 
-/// What a worker has said of itself.
+/// The content of a worker's `worker_ready` message.
 #[derive(Debug)]
-pub(crate) struct SaidReady {
+pub(crate) struct ReadyMessage {
     pub worker: String,
     pub capabilities: Vec<String>,
 }
 
-impl SaidReady {
-    /// What counts of a worker's words: the worker is not trusted to be brief.
+impl ReadyMessage {
+    /// Limits the number and length of capabilities: the worker is not trusted.
     pub fn new(worker: &str, mut capabilities: Vec<String>) -> Self {
         capabilities.retain(|capability| capability.len() <= CAPABILITY_BYTES_MAX);
         capabilities.truncate(CAPABILITIES_MAX);
@@ -53,37 +53,38 @@ impl SaidReady {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub pid: u32,
-    /// The first process of its pid namespace, where it has one.
+    /// The init of its pid namespace, if it has one.
     pub init: Option<u32>,
     /// The processes that move it into its cgroups, until they have ended.
     pub joining: Vec<u32>,
     pub start: StartedBy,
-    /// What it called itself when it said that it is ready, while it must still be moved.
-    pub said_ready: Option<SaidReady>,
+    /// Its `worker_ready` message, while the worker is not in its cgroups yet.
+    pub said_ready: Option<ReadyMessage>,
     pub meter: Meter,
-    /// It knows `fork`.
+    /// It supports `fork`.
     pub forks: bool,
     socket: OwnedFd,
     decoder: Decoder,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
-    /// Pieces of frames that wait for room in the socket; of the first, `written` bytes are out.
-    outgoing: VecDeque<Piece>,
+    /// Pieces of frames that wait until the socket is writable. `written` bytes of the first one are sent.
+    outgoing: VecDeque<OutgoingPiece>,
     written: usize,
-    /// Bytes of all of them.
+    /// Total number of bytes in `outgoing`.
     queued: usize,
-    /// The last piece that is out whole was not the end of its frame.
+    /// The last piece that was sent completely did not end its frame.
     within_frame: bool,
 }
 
-/// A frame, or its head or body.
+/// A frame, or its header or body.
 #[derive(Debug)]
-struct Piece {
+struct OutgoingPiece {
     bytes: Bytes,
     ends_frame: bool,
 }
 
-/// Who has sent what lies in a socket, as the kernel says; nothing where nothing does. The bytes stay.
+/// The process id of the sender of the bytes in a socket, from the kernel. `None` if there are no bytes. The
+/// bytes stay in the socket.
 pub(crate) fn sender_of(socket: &OwnedFd) -> Result<Option<u32>, Errno> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -102,32 +103,32 @@ pub(crate) fn sender_of(socket: &OwnedFd) -> Result<Option<u32>, Errno> {
     pid.map(|pid| Some(pid.unsigned_abs())).ok_or(Errno::SRCH)
 }
 
-/// What reading the protocol socket gave.
+/// The result of a read from the protocol socket.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Filled {
-    Some,
+pub(crate) enum SocketRead {
+    Data,
     Nothing,
     Closed,
 }
 
 /// The keeper's ends of a worker's socket and pipes.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct KeeperEnds {
     pub socket: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
 }
 
-/// The worker's ends.
+/// The worker's ends of the same socket and pipes.
 #[derive(Debug)]
-pub(crate) struct WorkerLines {
+pub(crate) struct WorkerEnds {
     pub socket: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
 }
 
-impl Lines {
-    pub fn make() -> Result<(Self, WorkerLines), Errno> {
+impl KeeperEnds {
+    pub fn make() -> Result<(Self, WorkerEnds), Errno> {
         let (socket, their_socket) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -136,20 +137,20 @@ impl Lines {
             rustix::io::ioctl_fionbio(end, true)?;
         }
         let theirs =
-            WorkerLines { socket: their_socket, stdout: their_stdout, stderr: their_stderr };
+            WorkerEnds { socket: their_socket, stdout: their_stdout, stderr: their_stderr };
         Ok((Self { socket, stdout, stderr }, theirs))
     }
 }
 
 impl Worker {
-    /// One that was started so, with these lines to it.
-    pub fn new(started: &Started, start: StartedBy, lines: Lines) -> Self {
+    /// A worker that the keeper has started.
+    pub fn new(started: &Started, start: StartedBy, lines: KeeperEnds) -> Self {
         let Started { pid, init, joining, .. } = started;
         Self::running(*pid, *init, joining.clone(), start, lines)
     }
 
-    /// One that another worker has forked.
-    pub fn of_twin(pid: u32, init: Option<u32>, joining: Option<u32>, lines: Lines) -> Self {
+    /// A worker that another worker has forked.
+    pub fn of_twin(pid: u32, init: Option<u32>, joining: Option<u32>, lines: KeeperEnds) -> Self {
         Self::running(pid, init, joining.into_iter().collect(), StartedBy::Fork, lines)
     }
 
@@ -158,7 +159,7 @@ impl Worker {
         init: Option<u32>,
         joining: Vec<u32>,
         start: StartedBy,
-        lines: Lines,
+        lines: KeeperEnds,
     ) -> Self {
         Self {
             pid,
@@ -179,9 +180,9 @@ impl Worker {
         }
     }
 
-    /// Passes the descriptors of a twin, with one byte. The worker waits for them, and nothing else is
-    /// on its way.
-    pub fn hand_over(&self, ends: &WorkerLines) -> Result<(), Errno> {
+    /// Passes the descriptors of a twin, with one byte. The worker waits for them, and no other bytes are
+    /// queued.
+    pub fn hand_over(&self, ends: &WorkerEnds) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         let descriptors = [ends.socket.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()];
@@ -203,26 +204,26 @@ impl Worker {
         .map(AsFd::as_fd)
     }
 
-    /// Bytes of frames that wait for room in the socket.
+    /// Bytes of frames that are queued because the socket is full.
     pub fn queued_bytes(&self) -> usize {
         self.queued
     }
 
-    /// Whether frames wait for room in the socket.
+    /// Whether frames are queued because the socket is full.
     pub fn blocked(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Reads what has come on the protocol socket, once.
-    pub fn fill(&mut self, scratch: &mut [u8]) -> Filled {
+    /// Reads once from the protocol socket.
+    pub fn fill(&mut self, scratch: &mut [u8]) -> SocketRead {
         match rustix::io::read(&self.socket, &mut *scratch) {
-            Ok(0) => Filled::Closed,
+            Ok(0) => SocketRead::Closed,
             Ok(read) => {
                 self.decoder.push(&scratch[..read]);
-                Filled::Some
+                SocketRead::Data
             }
-            Err(Errno::AGAIN | Errno::INTR) => Filled::Nothing,
-            Err(_) => Filled::Closed,
+            Err(Errno::AGAIN | Errno::INTR) => SocketRead::Nothing,
+            Err(_) => SocketRead::Closed,
         }
     }
 
@@ -230,7 +231,7 @@ impl Worker {
         self.decoder.next_frame()
     }
 
-    /// Takes bytes that lie in a raw pipe now, at most `limit`; `None` when there are none.
+    /// Reads at most `limit` bytes from a raw pipe; `None` if it is empty.
     pub fn read_pipe(&mut self, stream: Stream, limit: usize) -> Option<Bytes> {
         let slot = match stream {
             Stream::Stdout => &mut self.stdout,
@@ -249,18 +250,18 @@ impl Worker {
         }
     }
 
-    /// Bytes that lie in a raw pipe now.
+    /// Number of bytes in a raw pipe.
     pub fn pipe_pending(&self, stream: Stream) -> usize {
         let Some(pipe) = self.pipe(stream) else { return 0 };
         let pending = rustix::io::ioctl_fionread(pipe).map_or(0, |pending| pending as usize);
         if pending == PIPE_BYTES {
-            // Refused where the user's pipes hold too much already; then it stays as it is.
+            // The kernel refuses if the user's pipes hold too much already; then the capacity stays.
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, FLOOD_PIPE_BYTES);
         }
         pending
     }
 
-    /// Sends a message with its body, in chunks. It goes out now as far as the socket has room.
+    /// Sends a message with its body, in chunks. Bytes that the socket does not accept now are queued.
     pub fn send(&mut self, mut message: ToWorker, body: &Bytes) -> Result<(), EncodeError> {
         let mut rest = body.clone();
         loop {
@@ -286,14 +287,14 @@ impl Worker {
         let mut head = Vec::with_capacity(96);
         frame::encode_head(&mut head, message, body.len())?;
         self.queued += head.len() + body.len();
-        self.outgoing.push_back(Piece { bytes: head.into(), ends_frame: body.is_empty() });
+        self.outgoing.push_back(OutgoingPiece { bytes: head.into(), ends_frame: body.is_empty() });
         if !body.is_empty() {
-            self.outgoing.push_back(Piece { bytes: body, ends_frame: true });
+            self.outgoing.push_back(OutgoingPiece { bytes: body, ends_frame: true });
         }
         Ok(())
     }
 
-    /// Sends an interrupt ahead of every frame that has not begun, then the signal that goes with it.
+    /// Sends an interrupt before every queued frame of which no byte is sent, and then SIGINT.
     pub fn interrupt(&mut self, message: &ToWorker) -> Result<(), EncodeError> {
         let mut encoded = Vec::with_capacity(64);
         frame::encode(&mut encoded, message, &[])?;
@@ -301,19 +302,19 @@ impl Worker {
         let end = self.outgoing.iter().position(|piece| piece.ends_frame).map_or(0, |end| end + 1);
         let place = if begun { end } else { 0 };
         self.queued += encoded.len();
-        self.outgoing.insert(place, Piece { bytes: encoded.into(), ends_frame: true });
+        self.outgoing.insert(place, OutgoingPiece { bytes: encoded.into(), ends_frame: true });
         self.flush();
-        // ESRCH means that it has just ended, which SIGCHLD tells.
+        // ESRCH means that the worker has just ended, which SIGCHLD tells.
         let _ = killpg(Pid::from_raw(self.pid.cast_signed()), Signal::SIGINT);
         Ok(())
     }
 
-    /// Reminds the worker of an interrupt. SIGURG is ignored by programs that do not know it.
+    /// Reminds the worker of an interrupt. Programs without a handler ignore SIGURG.
     pub fn nudge(&self) {
         let _ = kill(Pid::from_raw(self.pid.cast_signed()), Signal::SIGURG);
     }
 
-    /// Writes as much as the socket takes. A closed socket shows when it is read.
+    /// Writes as much as the socket accepts. The next read detects a closed socket.
     pub fn flush(&mut self) {
         while !self.outgoing.is_empty() {
             let slices: Vec<IoSlice<'_>> = self

@@ -90,7 +90,7 @@ impl SessionCgroups {
 
     /// Removes the directories of a session whose keeper is gone, and kills the processes in them.
     pub fn remove_lost(&self, dirs: &[PathBuf]) {
-        twin::end_left(dirs);
+        twin::kill_leftovers(dirs);
         self.remove(dirs);
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use windlass_procs::Wanted;
+use windlass_procs::HoldMode;
 use windlass_protocol::SessionId;
 use windlass_protocol::environments::{EnvironmentEntry, EnvironmentsFile};
 
@@ -21,7 +21,7 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The program that is started as `PROGRAM keeper ...`: this executable.
     pub program: PathBuf,
-    pub hold: Wanted,
+    pub hold: HoldMode,
     /// The TCP door; closed when absent.
     pub listen: Option<Listen>,
     /// How long a keeper stays alive without a node.
@@ -111,7 +111,7 @@ impl Config {
             runtime_dir,
             state_dir,
             program,
-            hold: Wanted::Auto,
+            hold: HoldMode::Auto,
             listen: None,
             node_grace: Duration::from_secs(60),
             idle_exit: None,

@@ -36,4 +36,4 @@ pub use config::{Config, EnvironmentsConfig, Listen, Reach, StartBy};
 pub use instance::ClaimError;
 pub use run::{RunError, run};
 /// For commands that inspect a machine without a node.
-pub use windlass_procs::Wanted;
+pub use windlass_procs::HoldMode;

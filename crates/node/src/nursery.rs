@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use windlass_procs::Wanted;
+use windlass_procs::HoldMode;
 use windlass_protocol::nursery::{COMMAND, FromNursery, ToNursery};
 
 use crate::keepers::KeeperProcesses;
@@ -101,7 +101,7 @@ impl NurseryClient {
         &self,
         listener: BorrowedFd<'_>,
         log: BorrowedFd<'_>,
-        hold: Wanted,
+        hold: HoldMode,
     ) -> Result<NurseryChild, NurseryClientError> {
         let hold = hold.as_str().to_owned();
         self.ask(|id| ToNursery::Keeper { id, hold: hold.clone() }, &[listener, log])

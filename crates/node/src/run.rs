@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use windlass_client::TokenError;
 use windlass_journal::{Journal, JournalOptions, OpenError};
-use windlass_procs::pace::{Pace, Whom, set_pace};
+use windlass_procs::sched_slice::{SchedSlice, SliceTarget, set_slice};
 use windlass_protocol::SessionId;
 use windlass_protocol::api::StopSessions;
 
@@ -65,7 +65,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     let (mut claim, listener) = RuntimeDirClaim::take(&config)?;
     let egress_listener = claim.listen(config.egress_socket())?;
     let descriptors = raise_descriptor_limit();
-    set_pace(Whom::This, Pace::Prompt);
+    set_slice(SliceTarget::CurrentThread, SchedSlice::Short);
     windlass_client::rotate_log(&keepers::log_path(&config));
     let socket = UnixListener::from_std(listener).map_err(failed("listen"))?;
     let egress_listener = UnixListener::from_std(egress_listener).map_err(failed("listen"))?;

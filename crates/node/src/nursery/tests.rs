@@ -26,7 +26,7 @@ impl NurseryFixture {
 
 fn ask(nursery: &NurseryClient) -> NurseryClientError {
     let null = null().unwrap();
-    nursery.keeper(null.as_fd(), null.as_fd(), Wanted::Auto).unwrap_err()
+    nursery.keeper(null.as_fd(), null.as_fd(), HoldMode::Auto).unwrap_err()
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
-use windlass_procs::Wanted;
+use windlass_procs::HoldMode;
 use windlass_protocol::environments::EnvironmentList;
 
 use super::environment::{Environment, ZygoteStage};
@@ -40,7 +40,7 @@ pub(super) struct Environments {
 impl Environments {
     pub fn new(config: &Config, trust: Arc<Trust>) -> Self {
         // A zygote cannot fork into a process tree that is held by a subreaper instead of a namespace.
-        let start = if config.hold == Wanted::Subreaper { StartBy::Exec } else { config.start };
+        let start = if config.hold == HoldMode::Subreaper { StartBy::Exec } else { config.start };
         let entries = config.environments.entries.iter();
         Self {
             start,

@@ -3,14 +3,14 @@
 
 use std::process::ExitCode;
 
-use windlass_keeper::Wanted;
+use windlass_keeper::HoldMode;
 
 pub fn run() -> ExitCode {
-    let wanted = std::env::args().nth(2).unwrap_or_else(|| Wanted::Auto.as_str().to_owned());
-    match Wanted::parse(&wanted) {
-        Some(wanted) => windlass_keeper::run(wanted),
+    let mode = std::env::args().nth(2).unwrap_or_else(|| HoldMode::Auto.as_str().to_owned());
+    match HoldMode::parse(&mode) {
+        Some(mode) => windlass_keeper::run(mode),
         None => {
-            eprintln!("error: HOLD is {wanted}, but must be auto, pid-namespace or subreaper");
+            eprintln!("error: HOLD is {mode}, but must be auto, pid-namespace or subreaper");
             ExitCode::FAILURE
         }
     }

@@ -15,7 +15,7 @@ use windlass_mcp::servers::{ConfigFile, Servers, ServersOptions};
 use windlass_mcp::{Connect, Door, DoorOptions, Transport, http};
 use windlass_node::failure::Failure;
 use windlass_node::{
-    ClaimError, Config, EnvironmentsConfig, Listen, Reach, Router, RunError, StartBy, Wanted,
+    ClaimError, Config, EnvironmentsConfig, HoldMode, Listen, Reach, Router, RunError, StartBy,
 };
 use windlass_protocol::ErrorCode;
 use windlass_protocol::environments::EnvironmentsFile;
@@ -78,7 +78,7 @@ pub enum HoldChoice {
     Subreaper,
 }
 
-impl From<HoldChoice> for Wanted {
+impl From<HoldChoice> for HoldMode {
     fn from(choice: HoldChoice) -> Self {
         match choice {
             HoldChoice::Auto => Self::Auto,

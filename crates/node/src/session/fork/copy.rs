@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use windlass_beneath::{CopyError, CopyLimits, Directory, Ignorable, LeftOut, SkipRule, Skipped};
+use windlass_beneath::{
+    CopyError, CopyLimits, CopyOmissions, Directory, Ignorable, SkipRule, SkippedDirectory,
+};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{CopyScope, LeftOutDirectory, LeftOutReason};
 use windlass_protocol::limits::{FORK_BYTES_MAX, FORK_COPY_TIME, FORK_DEPTH_MAX, FORK_ENTRIES_MAX};
@@ -68,10 +70,10 @@ pub(super) fn copy(
 fn left_out(
     from: &Path,
     to: &Directory,
-    skipped: Skipped,
+    skipped: SkippedDirectory,
     installed: InstalledDirs,
 ) -> LeftOutDirectory {
-    let Skipped { path, why } = skipped;
+    let SkippedDirectory { path, why } = skipped;
     let (why, is_installed) = match why {
         Ignorable::Environment => (LeftOutReason::Environment, true),
         Ignorable::Packages => (LeftOutReason::Packages, true),
@@ -83,7 +85,7 @@ fn left_out(
     LeftOutDirectory { path: path.display().to_string(), why, linked }
 }
 
-fn not_carried(LeftOut { named, others, .. }: LeftOut) -> Vec<NotCarried> {
+fn not_carried(CopyOmissions { named, others, .. }: CopyOmissions) -> Vec<NotCarried> {
     let name = |path: &Path, why: &str| format!("{}: {why}", path.display());
     let named = named.into_iter().map(|(path, why)| name(&path, why));
     let more = (others > 0).then(|| format!("{others} more"));
@@ -157,7 +159,7 @@ mod tests {
     #[test]
     fn left_out_files_are_listed_with_their_reason() {
         let named = vec![("a/b".into(), "because")];
-        let left_out = LeftOut { named, others: 3, ..LeftOut::default() };
+        let left_out = CopyOmissions { named, others: 3, ..CopyOmissions::default() };
         let names: Vec<_> = not_carried(left_out).into_iter().map(|one| one.name).collect();
         assert_eq!(names, ["a/b: because", "3 more"]);
     }

@@ -1,4 +1,4 @@
-//! The nursery's end of the socket to its node: messages, and the descriptors that go with them.
+//! The nursery's end of the socket to its node: messages, and the descriptors that are passed with them.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,26 +14,26 @@ use rustix::net::{
 use windlass_protocol::limits::LAUNCH_BYTES_MAX;
 use windlass_protocol::nursery::{DESCRIPTORS_MAX, FromNursery, MESSAGE_BYTES_MAX, ToNursery};
 
-pub(crate) struct Mail {
+pub(crate) struct NurserySocket {
     socket: OwnedFd,
-    /// One more byte than a message has, so that a longer one is seen.
+    /// One byte more than the longest message, so that a longer one is detected.
     bytes: Vec<u8>,
 }
 
-/// What one look at the socket gave.
+/// The result of one read from the socket.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// It was a false alarm.
+    /// A spurious wake-up.
     Nothing,
-    /// The node is gone.
+    /// The node has closed the socket.
     Closed,
-    Asked {
-        word: ToNursery,
+    Request {
+        request: ToNursery,
         descriptors: Vec<OwnedFd>,
     },
 }
 
-impl Mail {
+impl NurserySocket {
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket, bytes: vec![0; MESSAGE_BYTES_MAX + 1] }
     }
@@ -59,25 +59,26 @@ impl Mail {
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            // Some were lost: more than there is room for, or none was free. It is answered so.
+            // Some descriptors were lost: there were too many, or this process has none free. Without
+            // descriptors the request is refused.
             descriptors.clear();
         }
         let message = &self.bytes[..received.bytes];
         if message.len() > MESSAGE_BYTES_MAX {
-            return Err(io::Error::other("a message is too long"));
+            return Err(io::Error::other("a message of the node is too long"));
         }
         match serde_json::from_slice(message)? {
             ToNursery::InFile { id, bytes } => {
-                let word = read_request(id, bytes, &mut descriptors)?;
-                Ok(Received::Asked { word, descriptors })
+                let request = read_request(id, bytes, &mut descriptors)?;
+                Ok(Received::Request { request, descriptors })
             }
-            word => Ok(Received::Asked { word, descriptors }),
+            request => Ok(Received::Request { request, descriptors }),
         }
     }
 
-    /// Says a word that the node waits for.
-    pub fn say(&self, word: &FromNursery, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let message = serde_json::to_vec(word)?;
+    /// Sends an answer that the node waits for.
+    pub fn say(&self, answer: &FromNursery, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let message = serde_json::to_vec(answer)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
@@ -94,32 +95,32 @@ impl Mail {
         }
     }
 
-    /// Says a word that nobody waits for: lost where there is no room for it.
-    pub fn mention(&self, word: &FromNursery) {
-        if let Ok(message) = serde_json::to_vec(word) {
+    /// Sends a notice that the node does not wait for. It is lost if the socket's buffer is full.
+    pub fn mention(&self, notice: &FromNursery) {
+        if let Ok(message) = serde_json::to_vec(notice) {
             let _ = send(&self.socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
 }
 
-/// The request in the first of these descriptors, which is taken out.
+/// Reads the request from the file in the first of these descriptors, which is removed from the list.
 fn read_request(id: u64, bytes: u64, descriptors: &mut Vec<OwnedFd>) -> io::Result<ToNursery> {
     if descriptors.is_empty() {
-        return Err(io::Error::other("the file of a request did not come with it"));
+        return Err(io::Error::other("the file of a request was not passed with it"));
     }
     let file = File::from(descriptors.remove(0));
     let length = usize::try_from(bytes).ok().filter(|length| *length <= LAUNCH_BYTES_MAX);
-    let length = length.ok_or_else(|| io::Error::other("a request is too long"))?;
+    let length = length.ok_or_else(|| io::Error::other("a request of the node is too long"))?;
     let mut text = vec![0; length];
     file.read_exact_at(&mut text, 0)?;
     match serde_json::from_slice(&text)? {
-        ToNursery::InFile { .. } => Err(io::Error::other("a request is in a file of a file")),
-        word if ToNursery::id(&word) == id => Ok(word),
-        _ => Err(io::Error::other("a request has another number than its file")),
+        ToNursery::InFile { .. } => Err(io::Error::other("a request in a file names another file")),
+        request if ToNursery::id(&request) == id => Ok(request),
+        _ => Err(io::Error::other("the request in a file has another id than its message")),
     }
 }
 
-impl AsFd for Mail {
+impl AsFd for NurserySocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
