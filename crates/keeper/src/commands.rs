@@ -10,7 +10,6 @@ use windlass_protocol::link::{
 };
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
-use crate::calls::ToolResultPart;
 use crate::complaint::complain;
 use crate::connection::{ConnectionLost, NodeConnection};
 use crate::input::InputMessage;
@@ -18,6 +17,7 @@ use crate::keeper::Keeper;
 use crate::stage::AfterClear;
 use crate::starting::PooledWorker;
 use crate::watch::LimitWatch;
+use crate::worker_side::calls::ToolResultPart;
 
 /// Maximum number of reads from a node's connection that cannot be written to any more.
 const LAST_READS_MAX: u32 = 64;

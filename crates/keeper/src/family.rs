@@ -6,12 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::process::{Pid, Signal, kill_process};
-use windlass_procs::twin::{SessionProcesses, TwinKeeper, end_other_inits, other_keepers};
+use windlass_procs::HeldTree;
+use windlass_procs::twin::{
+    SessionProcesses, TwinKeeper, end_other_inits, kill_children_but, other_keepers,
+};
 use windlass_protocol::SessionId;
 
 use crate::egress::Egress;
-use crate::fork::PendingFork;
 use crate::process_scope::ProcessScope;
+use crate::watch::ProcessList;
 
 #[derive(Debug, Default)]
 pub(crate) struct Family {
@@ -31,8 +34,6 @@ pub(crate) struct Family {
     pub foreign_init: Option<u32>,
     /// Egress listeners of network namespaces that only twins are in.
     pub egress: Vec<Egress>,
-    /// The fork in progress.
-    pub forking: Option<PendingFork>,
     /// The directory for the next twin. Set with the first fork.
     pub room: Option<PathBuf>,
     /// The session is over: this keeper only holds its twins.
@@ -211,5 +212,53 @@ impl Family {
     /// Whether this is a retired keeper without twins.
     pub fn may_exit(&self) -> bool {
         self.retired && self.is_empty()
+    }
+}
+
+impl Family {
+    /// Sends SIGKILL to every process of this session.
+    pub fn kill_session(&mut self, held: &HeldTree) {
+        match self.scope.subset() {
+            None => held.kill_all(),
+            Some(processes) => self.killed = processes.kill(&self.spared()),
+        }
+        if let ProcessScope::TwinWorker(_) = self.scope {
+            // Children of a twin's keeper are the remains of a worker that could not be started.
+            kill_children_but(&self.keepers());
+        }
+    }
+
+    /// Whether no process of this session is left. `no_child` says that this keeper has no child; that is
+    /// enough if every process below the keeper belongs to the session.
+    pub fn none_left(&self, no_child: bool) -> bool {
+        match self.scope.subset() {
+            None => no_child,
+            Some(processes) => {
+                let spared = self.spared();
+                processes.members().iter().all(|pid| spared.contains(pid))
+            }
+        }
+    }
+
+    /// The processes of this session.
+    pub fn listed(&self) -> ProcessList {
+        match self.scope.subset() {
+            None => ProcessList::below_this(),
+            Some(processes) => {
+                let spared = self.spared();
+                ProcessList::of(processes.members().into_iter().filter(|pid| !spared.contains(pid)))
+            }
+        }
+    }
+
+    /// The pidfd of a worker that is a twin: the keeper is not its parent and gets no SIGCHLD for it.
+    pub fn twin_handle(&self, worker: u32) -> Option<BorrowedFd<'_>> {
+        let ProcessScope::TwinWorker(processes) = &self.scope else { return None };
+        (worker == processes.root()).then(|| processes.handle())
+    }
+
+    /// The pidfd of a killed process that the keeper waits for.
+    pub fn killed_handle(&self) -> Option<BorrowedFd<'_>> {
+        self.killed.as_ref().map(AsFd::as_fd)
     }
 }

@@ -102,13 +102,13 @@ impl Keeper {
     pub(crate) fn begin_fork(&mut self, fork: Box<Fork>) {
         let session = fork.session.clone();
         match self.ask_worker(fork) {
-            Ok(forking) => self.family.forking = Some(forking),
+            Ok(forking) => self.forking = Some(forking),
             Err(refused) => self.say_forked(session, refused.into()),
         }
     }
 
     fn ask_worker(&mut self, fork: Box<Fork>) -> Result<PendingFork, ForkRefusal> {
-        if self.family.forking.is_some() || self.worker.running.turn().is_some() {
+        if self.forking.is_some() || self.worker.running.turn().is_some() {
             let message = "the session runs a turn or another fork".to_owned();
             return Err(ForkRefusal { code: ErrorCode::SessionBusy, message });
         }
@@ -159,7 +159,7 @@ impl Keeper {
 
     /// Handles `fork_wait`: passes the twin's descriptors to the worker.
     pub(crate) fn worker_waits_for_ends(&mut self) {
-        let theirs = self.family.forking.as_mut().and_then(|forking| forking.theirs.take());
+        let theirs = self.forking.as_mut().and_then(|forking| forking.theirs.take());
         match (theirs, self.worker.process.as_mut()) {
             (Some(theirs), Some(worker)) => {
                 if let Err(errno) = worker.hand_over(&theirs) {
@@ -173,7 +173,7 @@ impl Keeper {
 
     /// Handles `forked`, the original's message after the fork.
     pub(crate) fn worker_forked(&mut self, ok: bool, reason: String, limit: bool, body: &Bytes) {
-        let Some(forking) = &mut self.family.forking else {
+        let Some(forking) = &mut self.forking else {
             return self.worker.running.drop_message();
         };
         if !ok {
@@ -202,7 +202,7 @@ impl Keeper {
 
     /// The twin has sent its first message: asks the kernel for the twin's process id.
     pub(crate) fn handle_twin(&mut self) {
-        let Some(forking) = &mut self.family.forking else { return };
+        let Some(forking) = &mut self.forking else { return };
         match sender_of(&forking.ours.socket) {
             Ok(None) => {}
             Ok(Some(pid)) => {
@@ -216,20 +216,20 @@ impl Keeper {
 
     /// Abandons the fork in progress, if there is one.
     pub(crate) fn drop_fork(&mut self, why: &str) {
-        if self.family.forking.is_some() {
+        if self.forking.is_some() {
             self.fork_failed(ForkRefusal::new(why));
         }
     }
 
     pub(crate) fn pass_fork_deadline(&mut self, now: Instant) {
-        if self.family.forking.as_ref().is_some_and(|forking| now >= forking.until) {
+        if self.forking.as_ref().is_some_and(|forking| now >= forking.until) {
             self.drop_fork("the fork took too long");
         }
     }
 
     /// Reports the refusal. A twin that exists nevertheless finds its socket closed, and ends.
     fn fork_failed(&mut self, refused: ForkRefusal) {
-        if let Some(forking) = self.family.forking.take() {
+        if let Some(forking) = self.forking.take() {
             self.say_forked(forking.fork.session, refused.into());
         }
     }
@@ -241,10 +241,10 @@ impl Keeper {
     /// When original and twin have both sent their message, forks the twin's keeper.
     fn finish_fork(&mut self) {
         let ready = |forking: &PendingFork| forking.twin.is_some() && forking.said.is_some();
-        if !self.family.forking.as_ref().is_some_and(ready) {
+        if !self.forking.as_ref().is_some_and(ready) {
             return;
         }
-        let Some(forking) = self.family.forking.take() else { return };
+        let Some(forking) = self.forking.take() else { return };
         let session = forking.fork.session.clone();
         match self.start_keeper(forking) {
             Ok(Some(done)) => self.say_forked(session, ForkEnd::Done(done)),

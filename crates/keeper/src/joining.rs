@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use windlass_procs::process_file;
 
-use crate::family::Family;
+use crate::process_scope::ProcessScope;
 use crate::watch::ProcessList;
-use crate::worker::ReadyMessage;
-use crate::worker_side::WorkerSide;
+use crate::worker::{ReadyMessage, Worker};
 
 /// Maximum number of rounds that look for processes outside of the cgroups. A process that a round moves can
 /// have started others before. If processes are still outside after so many rounds, the start fails.
@@ -31,15 +30,14 @@ pub(crate) enum CgroupJoin {
     Failed,
 }
 
-impl WorkerSide {
+impl CgroupJoin {
     /// Checks whether the processes that move the worker have ended.
-    pub fn check_joined(
-        &mut self,
+    pub fn check(
+        worker: &mut Worker,
         ended: &[(u32, String)],
         groups: &[PathBuf],
-        family: &Family,
-    ) -> CgroupJoin {
-        let Some(worker) = &mut self.process else { return CgroupJoin::Pending };
+        scope: &ProcessScope,
+    ) -> Self {
         let (movers, _): (Vec<_>, Vec<_>) =
             ended.iter().partition(|(pid, _)| worker.joining.contains(pid));
         if movers.is_empty() {
@@ -51,7 +49,7 @@ impl WorkerSide {
             return CgroupJoin::Pending;
         }
         let ready = worker.said_ready.take();
-        let below = || match family.scope.subset() {
+        let below = || match scope.subset() {
             None => ProcessList::below_this().numbers().collect(),
             Some(processes) => processes.below_root(),
         };

@@ -48,6 +48,8 @@ pub(crate) struct Keeper {
     pub(crate) stage: WorkerStage,
     pub(crate) worker: WorkerSide,
     pub(crate) family: Family,
+    /// The fork in progress.
+    pub(crate) forking: Option<PendingFork>,
     pub(crate) scratch: Vec<u8>,
     /// When the keeper trims its heap, after a worker is ready.
     settle: Option<Instant>,
@@ -68,6 +70,7 @@ impl Keeper {
             stage: WorkerStage::Down,
             worker: WorkerSide::default(),
             family: Family::default(),
+            forking: None,
             scratch: vec![0; SCRATCH_BYTES],
             settle: None,
         }
@@ -268,7 +271,7 @@ impl Keeper {
 
     /// Asks the worker's program to finish. After the grace, all processes of the session are killed.
     pub(crate) fn finish(&mut self, grace: Duration) {
-        let may_finish = !grace.is_zero() && self.family.forking.is_none();
+        let may_finish = !grace.is_zero() && self.forking.is_none();
         let until = may_finish.then(|| Instant::now() + grace);
         self.apply(StageEvent::FinishAsked { until });
     }
@@ -311,7 +314,8 @@ impl Keeper {
     /// ready now.
     fn check_joined(&mut self, ended: &[(u32, String)]) {
         let groups = self.cgroups();
-        match self.worker.check_joined(ended, &groups, &self.family) {
+        let Some(worker) = &mut self.worker.process else { return };
+        match CgroupJoin::check(worker, ended, &groups, &self.family.scope) {
             CgroupJoin::Pending | CgroupJoin::Done(None) => {}
             CgroupJoin::Done(Some(ready)) => self.worker_is_ready(ready),
             CgroupJoin::Failed => {
@@ -331,7 +335,7 @@ impl Keeper {
             while self.fill_from_worker() == SocketRead::Data {}
         }
         self.worker.drain_pipes(&mut self.node);
-        let (limit, untold) = self.worker.limit_of_end(&how);
+        let (limit, untold) = self.worker.watch.limit_of_end(&how);
         if let Some(reached) = untold {
             self.node.tell(self.worker.running.turn(), reached, Bytes::new());
         }
@@ -378,7 +382,7 @@ impl Keeper {
             self.node.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
         let turn = self.worker.running.next_nudge();
         let turn = turn.into_iter().chain(self.worker.watch.next_check());
-        let fork = self.family.forking.as_ref().map(PendingFork::until);
+        let fork = self.forking.as_ref().map(PendingFork::until);
         self.stage.due().into_iter().chain(alone).chain(turn).chain(fork).chain(self.settle).min()
     }
 

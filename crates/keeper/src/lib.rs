@@ -17,7 +17,6 @@
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod calls;
 mod commands;
 mod complaint;
 mod connection;
@@ -37,7 +36,6 @@ mod server;
 mod signals;
 mod stage;
 mod starting;
-mod turn;
 mod usage;
 mod watch;
 mod worker;

@@ -13,9 +13,9 @@ use crate::fork::PendingFork;
 use crate::keeper::Keeper;
 use crate::node_side::NodeSide;
 use crate::stage::{AfterClear, WorkerStage};
-use crate::turn::WorkerNotice;
 use crate::watch::Finding;
 use crate::worker::SocketRead;
+use crate::worker_side::turn::WorkerNotice;
 
 /// The sources that woke the poll loop.
 #[derive(Debug, Default)]
@@ -111,7 +111,7 @@ impl Keeper {
         let twin = twin.map(|handle| (WakeSource::Twin, handle));
         let waited = self.family.killed_handle().map(|handle| (WakeSource::Waited, handle));
         let ending = self.family.end_handles().map(|handle| (WakeSource::Ending, handle));
-        let forking = self.family.forking.as_ref().and_then(PendingFork::awaited);
+        let forking = self.forking.as_ref().and_then(PendingFork::awaited);
         let forking = forking.map(|socket| (WakeSource::Forking, socket));
         twin.into_iter().chain(waited).chain(ending).chain(forking)
     }

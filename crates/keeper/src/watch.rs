@@ -24,9 +24,6 @@ use windlass_protocol::policy::{Limit, Limits};
 
 use self::disk::DiskMeter;
 pub(crate) use self::processes::ProcessList;
-use crate::family::Family;
-use crate::stage::WorkerStage;
-use crate::worker_side::WorkerSide;
 
 /// Longest and shortest time between checks, and from a turn's start or end to the first check.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
@@ -113,7 +110,7 @@ pub(crate) enum WorkerAge {
 
 /// Whether a turn is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TurnActivity {
+pub(crate) enum TurnActivity {
     Running,
     None,
 }
@@ -188,6 +185,42 @@ impl LimitWatch {
         if limits.memory_bytes.is_some() || limits.processes.is_some() || self.disk.is_some() {
             self.schedule.touch(Instant::now(), pause(self.memory_left, Duration::ZERO));
         }
+    }
+
+    /// Checks the limits if a check is due. `pids` are the process ids of a worker that is ready, and of its init.
+    pub fn check_due(
+        &mut self,
+        now: Instant,
+        pids: Option<(u32, Option<u32>)>,
+        turn: TurnActivity,
+        list: impl FnOnce() -> ProcessList,
+    ) -> Finding {
+        if !self.schedule.is_due(now) {
+            return Finding::Good;
+        }
+        let Some(pids) = pids else {
+            self.reset();
+            return Finding::Good;
+        };
+        let began = processor_time();
+        let found = self.check(now, turn, pids, (&list(), began));
+        if let Finding::Over { limit, .. } = &found {
+            self.reached = Some(*limit);
+        }
+        found
+    }
+
+    /// The limit because of which the worker ended, if there is one, and an event about it if none was sent
+    /// yet. `how` is the worker's exit status from [`windlass_procs::reap_all`].
+    pub fn limit_of_end(&mut self, how: &str) -> (Option<Limit>, Option<EventKind>) {
+        let told = self.reached.is_some();
+        let limit = self.ended_by(how.contains("SIGKILL"));
+        let untold = limit.filter(|_| !told).map(|limit| {
+            let allowed = mebibytes(self.limits.memory_bytes.unwrap_or_default());
+            let message = format!("the session reached its memory limit of {allowed}");
+            EventKind::LimitReached { limit, message }
+        });
+        (limit, untold)
     }
 
     fn reset(&mut self) {
@@ -328,41 +361,6 @@ impl LimitWatch {
         self.oom_seen = None;
         self.reset();
         self.reached.take().or((killed && kernel).then_some(Limit::Memory))
-    }
-}
-
-impl WorkerSide {
-    /// Checks the session's limits if a check is due and the worker is ready.
-    pub fn check_limits(&mut self, now: Instant, stage: WorkerStage, family: &Family) -> Finding {
-        if !self.watch.schedule.is_due(now) {
-            return Finding::Good;
-        }
-        let (WorkerStage::Up, Some(pids)) = (stage, self.pids()) else {
-            self.watch.reset();
-            return Finding::Good;
-        };
-        let runs =
-            if self.running.turn().is_some() { TurnActivity::Running } else { TurnActivity::None };
-        let began = processor_time();
-        let listed = family.listed();
-        let found = self.watch.check(now, runs, pids, (&listed, began));
-        if let Finding::Over { limit, .. } = &found {
-            self.watch.reached = Some(*limit);
-        }
-        found
-    }
-
-    /// The limit because of which the worker ended, if there is one, and an event about it if none was sent
-    /// yet. `how` is the worker's exit status from [`windlass_procs::reap_all`].
-    pub fn limit_of_end(&mut self, how: &str) -> (Option<Limit>, Option<EventKind>) {
-        let told = self.watch.reached.is_some();
-        let limit = self.watch.ended_by(how.contains("SIGKILL"));
-        let untold = limit.filter(|_| !told).map(|limit| {
-            let allowed = mebibytes(self.watch.limits.memory_bytes.unwrap_or_default());
-            let message = format!("the session reached its memory limit of {allowed}");
-            EventKind::LimitReached { limit, message }
-        });
-        (limit, untold)
     }
 }
 

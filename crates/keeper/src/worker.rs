@@ -1,7 +1,8 @@
 //! The worker process: its protocol socket, its two raw pipes, its process id. Moves bytes; `turn` and
 //! `keeper` interpret them.
 
-use std::collections::VecDeque;
+mod send_queue;
+
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,10 +19,11 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_confine::Started;
 use windlass_protocol::Stream;
 use windlass_protocol::event::StartedBy;
-use windlass_protocol::frame::{self, Decoder, EncodeError, Frame, FrameError};
+use windlass_protocol::frame::{Decoder, EncodeError, Frame, FrameError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::worker::{CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, ToWorker};
 
+use self::send_queue::SendQueue;
 use crate::usage::Meter;
 
 /// Maximum number of raw output bytes in one event.
@@ -67,20 +69,7 @@ pub(crate) struct Worker {
     decoder: Decoder,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
-    /// Pieces of frames that wait until the socket is writable. `written` bytes of the first one are sent.
-    outgoing: VecDeque<OutgoingPiece>,
-    written: usize,
-    /// Total number of bytes in `outgoing`.
-    queued: usize,
-    /// The last piece that was sent completely did not end its frame.
-    within_frame: bool,
-}
-
-/// A frame, or its header or body.
-#[derive(Debug)]
-struct OutgoingPiece {
-    bytes: Bytes,
-    ends_frame: bool,
+    queue: SendQueue,
 }
 
 /// The process id of the sender of the bytes in a socket, from the kernel. `None` if there are no bytes. The
@@ -173,10 +162,7 @@ impl Worker {
             decoder: Decoder::default(),
             stdout: Some(lines.stdout),
             stderr: Some(lines.stderr),
-            outgoing: VecDeque::new(),
-            written: 0,
-            queued: 0,
-            within_frame: false,
+            queue: SendQueue::default(),
         }
     }
 
@@ -206,12 +192,12 @@ impl Worker {
 
     /// Bytes of frames that are queued because the socket is full.
     pub fn queued_bytes(&self) -> usize {
-        self.queued
+        self.queue.bytes()
     }
 
     /// Whether frames are queued because the socket is full.
     pub fn blocked(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.queue.is_empty()
     }
 
     /// Reads once from the protocol socket.
@@ -267,7 +253,7 @@ impl Worker {
         loop {
             let chunk = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
             set_more(&mut message, !rest.is_empty());
-            self.push(&message, chunk)?;
+            self.queue.push(&message, chunk)?;
             if rest.is_empty() {
                 break;
             }
@@ -278,31 +264,14 @@ impl Worker {
 
     /// Sends one frame with its body, if it fits.
     pub fn send_part(&mut self, message: &ToWorker, body: Bytes) -> Result<(), EncodeError> {
-        self.push(message, body)?;
+        self.queue.push(message, body)?;
         self.flush();
-        Ok(())
-    }
-
-    fn push(&mut self, message: &ToWorker, body: Bytes) -> Result<(), EncodeError> {
-        let mut head = Vec::with_capacity(96);
-        frame::encode_head(&mut head, message, body.len())?;
-        self.queued += head.len() + body.len();
-        self.outgoing.push_back(OutgoingPiece { bytes: head.into(), ends_frame: body.is_empty() });
-        if !body.is_empty() {
-            self.outgoing.push_back(OutgoingPiece { bytes: body, ends_frame: true });
-        }
         Ok(())
     }
 
     /// Sends an interrupt before every queued frame of which no byte is sent, and then SIGINT.
     pub fn interrupt(&mut self, message: &ToWorker) -> Result<(), EncodeError> {
-        let mut encoded = Vec::with_capacity(64);
-        frame::encode(&mut encoded, message, &[])?;
-        let begun = self.written > 0 || self.within_frame;
-        let end = self.outgoing.iter().position(|piece| piece.ends_frame).map_or(0, |end| end + 1);
-        let place = if begun { end } else { 0 };
-        self.queued += encoded.len();
-        self.outgoing.insert(place, OutgoingPiece { bytes: encoded.into(), ends_frame: true });
+        self.queue.push_first(message)?;
         self.flush();
         // ESRCH means that the worker has just ended, which SIGCHLD tells.
         let _ = killpg(Pid::from_raw(self.pid.cast_signed()), Signal::SIGINT);
@@ -314,45 +283,9 @@ impl Worker {
         let _ = kill(Pid::from_raw(self.pid.cast_signed()), Signal::SIGURG);
     }
 
-    /// Writes as much as the socket accepts. The next read detects a closed socket.
+    /// Writes as much as the socket accepts.
     pub fn flush(&mut self) {
-        while !self.outgoing.is_empty() {
-            let slices: Vec<IoSlice<'_>> = self
-                .outgoing
-                .iter()
-                .take(16)
-                .enumerate()
-                .map(|(place, piece)| {
-                    let from = if place == 0 { self.written } else { 0 };
-                    IoSlice::new(&piece.bytes[from..])
-                })
-                .collect();
-            match rustix::io::writev(&self.socket, &slices) {
-                Ok(written) => self.wrote(written),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
-                Err(_) => {
-                    self.outgoing.clear();
-                    self.written = 0;
-                    self.queued = 0;
-                    self.within_frame = false;
-                    return;
-                }
-            }
-        }
-    }
-
-    fn wrote(&mut self, written: usize) {
-        self.written += written;
-        self.queued -= written;
-        while let Some(first) = self.outgoing.front() {
-            if self.written < first.bytes.len() {
-                return;
-            }
-            self.written -= first.bytes.len();
-            self.within_frame = !first.ends_frame;
-            self.outgoing.pop_front();
-        }
+        self.queue.flush(&self.socket);
     }
 }
 

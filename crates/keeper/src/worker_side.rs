@@ -1,15 +1,21 @@
 //! The keeper's side towards its worker: the process, the running turn, and the limit watch.
 
+pub(crate) mod calls;
+pub(crate) mod turn;
+
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use windlass_protocol::TurnNo;
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::frame::EncodeError;
 
+use self::turn::TurnSlot;
 use crate::egress::Egress;
+use crate::family::Family;
+use crate::stage::WorkerStage;
 use crate::starting::PooledWorker;
-use crate::turn::TurnSlot;
-use crate::watch::LimitWatch;
+use crate::watch::{Finding, LimitWatch, TurnActivity};
 use crate::worker::Worker;
 
 #[derive(Default)]
@@ -35,6 +41,16 @@ impl WorkerSide {
     /// The process ids of the worker and of its init.
     pub fn pids(&self) -> Option<(u32, Option<u32>)> {
         self.process.as_ref().map(|worker| (worker.pid, worker.init))
+    }
+
+    /// Checks the session's limits if a check is due and the worker is ready.
+    pub fn check_limits(&mut self, now: Instant, stage: WorkerStage, family: &Family) -> Finding {
+        let pids = self.pids().filter(|_| stage == WorkerStage::Up);
+        let turn = match self.running.turn() {
+            Some(_) => TurnActivity::Running,
+            None => TurnActivity::None,
+        };
+        self.watch.check_due(now, pids, turn, || family.listed())
     }
 
     pub fn init(&self) -> Option<u32> {

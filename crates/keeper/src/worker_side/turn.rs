@@ -12,14 +12,14 @@ use windlass_protocol::worker::{
 };
 use windlass_protocol::{CallNo, Stream, TurnNo};
 
-use crate::calls::{CallFrame, WorkerCalls};
+use super::WorkerSide;
+use super::calls::{CallFrame, WorkerCalls};
 use crate::input::{InputMessage, InputQueue};
 use crate::node_side::NodeSide;
 use crate::stage::WorkerStage;
 use crate::usage::UsageMark;
 use crate::watch;
 use crate::worker::{PIPE_BYTES, ReadyMessage};
-use crate::worker_side::WorkerSide;
 
 /// The running turn, if there is one, and a count of dropped messages.
 #[derive(Debug, Default)]

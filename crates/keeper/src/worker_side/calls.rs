@@ -13,9 +13,9 @@ use windlass_protocol::limits::{
 use windlass_protocol::worker::ToWorker;
 use windlass_protocol::{CallNo, ErrorCode, TurnNo};
 
+use super::WorkerSide;
 use crate::node_side::NodeSide;
 use crate::worker::Worker;
-use crate::worker_side::WorkerSide;
 
 /// The calls that are not finished: frames of the call or of its result are still to come.
 #[derive(Debug, Default)]
