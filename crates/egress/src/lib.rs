@@ -20,6 +20,7 @@ mod rules;
 mod socks;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 mod tunnel;
 mod web;
 
@@ -32,8 +33,8 @@ use windlass_protocol::SessionId;
 
 pub use environment::proxy_environment;
 pub use ledger::{Decision, Ledger, SessionOwner};
-use proxy::ProxyTimeouts;
 use reach::{Resolver, SessionEgress};
+use timeouts::ProxyTimeouts;
 
 /// Finds the ledger of a session. `None` when the session has no egress or does not exist.
 pub type FindLedger = Arc<dyn Fn(&SessionId) -> Option<Arc<Ledger>> + Send + Sync>;

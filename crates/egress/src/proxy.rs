@@ -3,7 +3,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -11,25 +10,6 @@ use tokio::time::timeout;
 use super::meter::{Flow, Metered};
 use super::reach::SessionEgress;
 use super::{socks, tunnel, web};
-
-/// Time limits of a client connection.
-#[derive(Debug, Clone, Copy)]
-pub struct ProxyTimeouts {
-    /// For the request head: a SOCKS request or an HTTP head.
-    pub head: Duration,
-    /// From the first byte in a tunnel to the end of the TLS hello.
-    pub hello: Duration,
-    /// Idle timeout: no byte in either direction.
-    pub idle: Duration,
-}
-
-impl ProxyTimeouts {
-    pub const DEFAULT: Self = Self {
-        head: Duration::from_secs(30),
-        hello: Duration::from_secs(10),
-        idle: Duration::from_secs(10 * 60),
-    };
-}
 
 /// Serves a connection until it closes, passes its idle timeout, or its session ends.
 pub async fn serve(client: TcpStream, egress: Arc<SessionEgress>) {

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 
 use super::ledger::Ledger;
 use super::meter::Metered;
-use super::proxy::ProxyTimeouts;
 use super::rules::{Allowed, RefusalReason, address_allowed, decide, named_addresses};
+use super::timeouts::ProxyTimeouts;
 
 /// Maximum time to resolve a name and connect.
 const REACH_TIME: Duration = Duration::from_secs(30);

@@ -19,9 +19,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncReadExt;
 use windlass_protocol::policy::normal_host;
 
-use super::proxy::ProxyTimeouts;
 use super::reach::{NotReached, SessionEgress, Upstream};
 use super::rules::RefusalReason;
+use super::timeouts::ProxyTimeouts;
 use super::tunnel::{self, Duplex, is_for};
 use relay::{Driver, Relay, Switch, strip};
 use responses::{ProxyResponse, bad_gateway, bad_request, not_reached, ok, refused};

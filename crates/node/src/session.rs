@@ -20,6 +20,7 @@ mod public_view;
 mod receipts;
 mod requests;
 mod round;
+pub(crate) mod spec;
 pub(crate) mod start;
 pub(crate) mod take_over;
 mod turn_queue;
@@ -191,6 +192,11 @@ pub(crate) enum Until {
 }
 
 pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, Failure>>;
+
+/// Sends a reply. The receiver may be gone, which is no error.
+fn answer<T>(reply: ReplySender<T>, value: Result<T, Failure>) {
+    let _ = reply.send(value);
+}
 
 impl SessionHandle {
     pub fn info(&self) -> api::Session {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::world::{Host, Manner, PATIENCE, World};
 use crate::hello::fixtures::hello;
 use crate::ledger::CONNECTIONS_MAX;
-use crate::proxy::ProxyTimeouts;
+use crate::timeouts::ProxyTimeouts;
 
 /// A time limit short enough for a test to wait for.
 const SOON: Duration = Duration::from_millis(100);

@@ -54,7 +54,7 @@ async fn a_name_that_resolves_to_a_private_address_is_refused() {
         &["::ffff:127.0.0.1"],
         &["169.254.169.254"],
     ] {
-        let timeouts = crate::proxy::ProxyTimeouts::DEFAULT;
+        let timeouts = crate::timeouts::ProxyTimeouts::DEFAULT;
         let world = World::with(&["a.org", "*.b.org"], &host, timeouts, answers).await;
         for name in ["a.org", "x.b.org"] {
             let mut client = world.connect().await;
@@ -71,7 +71,7 @@ async fn a_name_that_resolves_to_a_private_address_is_refused() {
 #[tokio::test]
 async fn a_rule_that_names_this_machine_reaches_it_whatever_dns_says() {
     let host = Host::new(Manner::Echo).await;
-    let timeouts = crate::proxy::ProxyTimeouts::DEFAULT;
+    let timeouts = crate::timeouts::ProxyTimeouts::DEFAULT;
     let rules = ["localhost:{}", "index.corp=127.0.0.1"];
     let world = World::with(&rules, &host, timeouts, &["192.0.2.1"]).await;
     for name in ["localhost", "index.corp"] {
@@ -87,7 +87,7 @@ async fn an_unreachable_allowed_host_is_not_counted_as_refused() {
     let world = World::with(
         &["a.org", "b.org:1=127.0.0.1"],
         &host,
-        crate::proxy::ProxyTimeouts::DEFAULT,
+        crate::timeouts::ProxyTimeouts::DEFAULT,
         &[],
     )
     .await;

@@ -11,8 +11,9 @@ use windlass_protocol::policy::{HostRule, HostRules};
 
 use crate::Decision;
 use crate::ledger::Ledger;
-use crate::proxy::{self, ProxyTimeouts};
+use crate::proxy;
 use crate::reach::{Resolver, SessionEgress};
+use crate::timeouts::ProxyTimeouts;
 
 /// A test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);

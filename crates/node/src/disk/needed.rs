@@ -15,7 +15,7 @@ use windlass_protocol::event::EndReason;
 use windlass_protocol::{SessionId, family};
 
 use super::DiskScope;
-use crate::session::start::original_of;
+use crate::session::spec::original_of;
 use crate::session_dirs;
 
 /// Maximum number of generations of originals that are looked up for one twin. Where the kernel isolates

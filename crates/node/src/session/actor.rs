@@ -13,7 +13,6 @@ use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
 
 use super::Request;
 use super::calls::ToolCalls;
-use super::effects::TurnEndReport;
 use super::fork::ForkSide;
 use super::journal_side::{JournalSide, JournalWrite, fail_cut_turns};
 use super::keeper_link::LinkActivity;
@@ -21,7 +20,7 @@ use super::keeper_side::KeeperSide;
 use super::leaving::leave;
 use super::lifetime::Lifetime;
 use super::public_view::PublicView;
-use super::round::Round;
+use super::round::{Round, TurnEndReport};
 use super::turn_queue::TurnQueue;
 use super::turns::{OutputExtent, Snapshot};
 use crate::context::Context;

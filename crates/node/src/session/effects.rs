@@ -4,18 +4,17 @@
 use bytes::Bytes;
 use windlass_lifecycle::session::Loss;
 use windlass_lifecycle::{Effect, Event};
-use windlass_protocol::event::{EndReason, EventKind, StopCause, TurnError, Usage};
+use windlass_protocol::event::{EndReason, EventKind, StopCause, Usage};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::link::Command;
-use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
+use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
 use super::actor::Actor;
 use super::receipts::WorkspaceFate;
-use super::requests::answer;
-use super::round::SessionAct;
+use super::round::{SessionAct, TurnEndReport};
 use super::turns::{OutputExtent, TurnEnd};
-use super::{limits, receipts};
-use crate::failure::{Failure, remedy};
+use super::{answer, limits, receipts};
+use crate::failure::Failure;
 
 impl Actor {
     /// Plans one effect. `reported` is the keeper's report of the turn that the effect is about.
@@ -113,7 +112,7 @@ impl Actor {
         let error = match code {
             Some(code) => {
                 let error = self.queue.limits.explain(code);
-                let error = error.unwrap_or_else(|| explain(code, reported.error));
+                let error = error.unwrap_or_else(|| limits::explain(code, reported.error));
                 Some(self.queue.deadlines.name_in(error, ended.deadline_ms, outcome))
             }
             None => reported.error,
@@ -211,29 +210,6 @@ impl Actor {
     pub(super) fn tell_failed(&mut self, turn: TurnNo) {
         self.keeper.command(Command::TurnFailed { turn }, Bytes::new());
     }
-}
-
-/// A keeper's report of a turn's end.
-#[derive(Debug, Default)]
-pub(super) struct TurnEndReport {
-    pub turn: TurnNo,
-    pub link: Option<LinkSeq>,
-    pub error: Option<TurnError>,
-    pub usage: Option<Usage>,
-}
-
-/// The error of a turn that Windlass ended. `said` is the error that the code itself raised, if any.
-pub(super) fn explain(code: ErrorCode, said: Option<TurnError>) -> TurnError {
-    if let Some(limit) = limits::limit_of(code) {
-        return limits::reached(limit, code, "");
-    }
-    let message = match said {
-        Some(said) => {
-            format!("{}; the code ended with {}: {}", remedy(code), said.name, said.message)
-        }
-        None => remedy(code).to_owned(),
-    };
-    TurnError { code: Some(code), name: code.as_str().to_owned(), message }
 }
 
 impl Failure {

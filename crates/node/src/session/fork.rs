@@ -23,9 +23,10 @@ use windlass_protocol::worker::FORKS;
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
 
 use self::copy::{InstalledDirs, NotCopied};
+use super::answer;
 use super::keeper_link::KeeperLink;
-use super::requests::answer;
-use super::start::{self, Spec};
+use super::spec::Spec;
+use super::start;
 use super::{ReplySender, Request, SessionHandle};
 use crate::clock::now_ms;
 use crate::context::Context;

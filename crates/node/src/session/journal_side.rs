@@ -14,7 +14,7 @@ use windlass_protocol::event::{DropReason, EventKind};
 use windlass_protocol::link::Attached;
 use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
 
-use super::effects::explain;
+use super::limits::explain;
 use super::turns::Turns;
 
 /// Maximum number of owed records. Further ones are dropped, except those that [`must_not_be_lost`].

@@ -13,10 +13,9 @@ use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{LinkSeq, Outcome, Seq, TurnNo};
 
 use super::actor::{Actor, LeaveReason};
+use super::answer;
 use super::calls::{CallPart, ToolCalls};
-use super::effects::TurnEndReport;
-use super::requests::answer;
-use super::round::SessionAct;
+use super::round::{SessionAct, TurnEndReport};
 use crate::keepers;
 
 /// How often the node reconnects after the link is cut, before it takes the keeper as lost.

@@ -16,8 +16,7 @@ use super::actor::{Actor, LeaveReason};
 use super::journal_side::OWED_RETRY;
 use super::keeper_link::LinkActivity;
 use super::receipts::WorkspaceFate;
-use super::requests::answer;
-use super::{effects, receipts};
+use super::{answer, limits, receipts};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::session_dirs;
@@ -182,7 +181,7 @@ pub(super) fn records_of_loss(
         .filter_map(|effect| match *effect {
             Effect::Finish { turn, outcome, code, loss } => {
                 let receipt = (loss == Loss::State).then(|| receipts::state_lost(id));
-                let error = code.map(|code| effects::explain(code, None));
+                let error = code.map(|code| limits::explain(code, None));
                 let usage = Usage::default();
                 Some(record(Some(turn), EventKind::TurnEnded { outcome, error, usage, receipt }))
             }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::ReplySender;
 use super::alarm::Alarm;
+use super::answer;
 use super::idle::IdleWatch;
-use super::requests::answer;
 
 #[derive(Debug)]
 pub(super) struct Lifetime {

@@ -96,6 +96,20 @@ pub(super) fn limit_of(code: ErrorCode) -> Option<Limit> {
     }
 }
 
+/// The error of a turn that Windlass ended. `said` is the error that the code itself raised, if any.
+pub(super) fn explain(code: ErrorCode, said: Option<TurnError>) -> TurnError {
+    if let Some(limit) = limit_of(code) {
+        return reached(limit, code, "");
+    }
+    let message = match said {
+        Some(said) => {
+            format!("{}; the code ended with {}: {}", remedy(code), said.name, said.message)
+        }
+        None => remedy(code).to_owned(),
+    };
+    TurnError { code: Some(code), name: code.as_str().to_owned(), message }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

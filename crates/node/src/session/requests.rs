@@ -13,7 +13,7 @@ use super::fork::{HeldOriginal, refused};
 use super::journal_side::JournalWrite;
 use super::round::SessionAct;
 use super::turns::{Snapshot, Turn};
-use super::{ReplySender, Request, SubmitRequest, TurnRef, Until};
+use super::{ReplySender, Request, SubmitRequest, TurnRef, Until, answer};
 use crate::failure::Failure;
 
 impl Actor {
@@ -220,9 +220,4 @@ impl Actor {
         self.fork.fork_sent(twin, &room, reply);
         self.keeper.flush();
     }
-}
-
-/// Sends a reply. The receiver may be gone, which is no error.
-pub(super) fn answer<T>(reply: ReplySender<T>, value: Result<T, Failure>) {
-    let _ = reply.send(value);
 }

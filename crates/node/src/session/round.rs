@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use windlass_journal::NewEvent;
-use windlass_protocol::event::EventKind;
+use windlass_protocol::event::{EventKind, TurnError, Usage};
 use windlass_protocol::{CallNo, LinkSeq, TurnNo};
 
 use super::ReplySender;
@@ -65,4 +65,13 @@ impl Round {
     ) {
         self.records.push(NewEvent { at_ms: now_ms(), turn, link, kind, body });
     }
+}
+
+/// A keeper's report of a turn's end.
+#[derive(Debug, Default)]
+pub(super) struct TurnEndReport {
+    pub turn: TurnNo,
+    pub link: Option<LinkSeq>,
+    pub error: Option<TurnError>,
+    pub usage: Option<Usage>,
 }

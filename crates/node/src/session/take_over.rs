@@ -15,7 +15,8 @@ use windlass_protocol::{Epoch, LinkSeq, SessionId, TurnNo};
 
 use super::keeper_link::{KeeperLink, LinkActivity};
 use super::receipts::WorkspaceFate;
-use super::start::{Spec, assemble, original_of};
+use super::spec::{Spec, original_of};
+use super::start::assemble;
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::keepers;

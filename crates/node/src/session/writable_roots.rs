@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use windlass_journal::{Journal, NewSession};
 use windlass_protocol::policy::expand_home;
 
-use super::start::Spec;
+use super::spec::Spec;
 
 /// Maximum number of sessions to read from a journal.
 const SESSIONS_MAX: usize = 1_000_000;
