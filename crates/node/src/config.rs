@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use windlass_journal::RetentionOptions;
 use windlass_procs::HoldMode;
 use windlass_protocol::SessionId;
 use windlass_protocol::environments::{EnvironmentEntry, EnvironmentsFile};
@@ -24,32 +25,39 @@ pub struct Config {
     pub hold: HoldMode,
     /// The TCP door; closed when absent.
     pub listen: Option<Listen>,
-    /// How long a keeper stays alive without a node.
-    pub node_grace: Duration,
     /// Idle timeout of a node without sessions; none when absent.
     pub idle_exit: Option<Duration>,
-    /// Maximum time until a new worker reports that it is ready.
-    pub start_timeout: Duration,
-    /// Maximum time until a keeper answers a restart.
-    pub keeper_patience: Duration,
-    /// Default time that an interrupted turn has to stop; a session can override it.
-    pub interrupt_grace: Duration,
-    /// Default idle timeout of a session without a client and a turn; none when absent. A session can
-    /// override it.
-    pub session_idle: Option<Duration>,
-    /// Default deadline of a turn; none when absent. A session or a turn can override it.
-    pub deadline: Option<Duration>,
-    /// Default number of output bytes that the journal keeps for a session; a session can override it.
-    pub output_quota_bytes: u64,
-    /// How long an ended session is kept: its journal, and its workspace if the node made it.
-    pub keep_ended: Duration,
-    /// Quota of all journals and the workspaces of ended sessions together. The sessions that ended first
-    /// are removed first.
-    pub keep_bytes: u64,
+    pub keepers: KeeperTimeouts,
+    pub defaults: SessionDefaults,
+    pub retention: RetentionOptions,
     /// The fastest way in which workers may be started.
     pub start: StartBy,
     /// The interpreters for which pooled workers are kept.
     pub environments: EnvironmentsConfig,
+}
+
+/// Time limits of keepers and their workers.
+#[derive(Debug, Clone, Copy)]
+pub struct KeeperTimeouts {
+    /// How long a keeper stays alive without a node.
+    pub node_grace: Duration,
+    /// Maximum time until a new worker reports that it is ready.
+    pub start_timeout: Duration,
+    /// Maximum time until a keeper answers a restart.
+    pub patience: Duration,
+}
+
+/// What holds for a session that names no value of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionDefaults {
+    /// Time that an interrupted turn has to stop.
+    pub interrupt_grace: Duration,
+    /// Idle timeout of a session without a client and a turn; none when absent.
+    pub idle: Option<Duration>,
+    /// Deadline of a turn; none when absent. A turn can override it too.
+    pub deadline: Option<Duration>,
+    /// Output bytes that the journal keeps for a session.
+    pub output_quota_bytes: u64,
 }
 
 /// Ways to start a worker, slowest first. Each falls back to the ones before it.
@@ -113,16 +121,22 @@ impl Config {
             program,
             hold: HoldMode::Auto,
             listen: None,
-            node_grace: Duration::from_secs(60),
             idle_exit: None,
-            start_timeout: Duration::from_secs(30),
-            keeper_patience: Duration::from_secs(40),
-            interrupt_grace: Duration::from_secs(5),
-            session_idle: Some(DAY),
-            deadline: Some(DAY),
-            output_quota_bytes: 256 * 1024 * 1024,
-            keep_ended: Duration::from_secs(7 * 24 * 3600),
-            keep_bytes: 10 * 1024 * 1024 * 1024,
+            keepers: KeeperTimeouts {
+                node_grace: Duration::from_secs(60),
+                start_timeout: Duration::from_secs(30),
+                patience: Duration::from_secs(40),
+            },
+            defaults: SessionDefaults {
+                interrupt_grace: Duration::from_secs(5),
+                idle: Some(DAY),
+                deadline: Some(DAY),
+                output_quota_bytes: 256 * 1024 * 1024,
+            },
+            retention: RetentionOptions {
+                max_age: 7 * DAY,
+                max_total_bytes: 10 * 1024 * 1024 * 1024,
+            },
             start: StartBy::default(),
             environments: EnvironmentsConfig::default(),
         }

@@ -148,7 +148,7 @@ pub(crate) fn clean_family(context: &Context, room: &Path) {
 
 fn retention(context: &Context) -> RetentionOptions {
     let config = &context.config;
-    RetentionOptions { max_age: config.keep_ended, max_total_bytes: config.keep_bytes }
+    config.retention
 }
 
 fn scope(context: &Context) -> DiskScope<'_> {

@@ -42,8 +42,8 @@ pub(super) fn survey(scope: &DiskScope<'_>) -> DiskUse {
         bytes: kinds.iter().map(|share| share.bytes).sum(),
         complete: DiskKind::ALL.iter().all(|kind| share(*kind).whole == Whole::Yes),
         kinds: kinds.into(),
-        retain_age_s: config.keep_ended.as_secs(),
-        retain_bytes: config.keep_bytes,
+        retain_age_s: config.retention.max_age.as_secs(),
+        retain_bytes: config.retention.max_total_bytes,
     }
 }
 

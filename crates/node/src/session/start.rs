@@ -191,13 +191,15 @@ fn record(
         workspace: lease.resources.dir.workspace.display().to_string(),
         worker_kind: lease.worker.recipe.kind.name.to_owned(),
         spec: spec.record()?,
-        quota_bytes: wanted.output_quota_bytes.unwrap_or(context.config.output_quota_bytes),
+        quota_bytes: wanted
+            .output_quota_bytes
+            .unwrap_or(context.config.defaults.output_quota_bytes),
     };
     context.journal.create(new).map_err(|error| creation_failed(id, &error))
 }
 
 fn spec_of(context: &Context, wanted: &CreateSession, policy: Policy, lease: &Lease) -> Spec {
-    let grace = context.config.interrupt_grace;
+    let grace = context.config.defaults.interrupt_grace;
     let grace = wanted.interrupt_grace_ms.map_or(grace, Duration::from_millis);
     Spec {
         interrupt_grace_ms: millis(grace),
@@ -222,8 +224,8 @@ fn launch_of(context: &Context, id: &SessionId, lease: &Lease, limits: Limits) -
         argv: recipe.argv.clone(),
         env: recipe.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         cwd: dir.workspace.clone(),
-        node_grace_ms: millis(config.node_grace),
-        start_timeout_ms: millis(config.start_timeout),
+        node_grace_ms: millis(config.keepers.node_grace),
+        start_timeout_ms: millis(config.keepers.start_timeout),
         plan: plan.clone(),
         egress: egress.clone(),
         limits,
@@ -290,12 +292,12 @@ pub(super) fn assemble(
     let calls = ToolCalls::new(spec.caller(created));
     let wall_s = spec.wall_s();
     let wall_at = limits::wall_end(created.created_at_ms, wall_s);
-    let idle = IdleWatch::new(spec.idle_s, config.session_idle, clients);
+    let idle = IdleWatch::new(spec.idle_s, config.defaults.idle, clients);
     let mut life = Lifetime::new(idle, wall_s, wall_at);
     (life.cgroups, life.tmp) = (spec.cgroups, spec.tmp);
-    let deadlines = Deadlines::new(spec.deadline_ms, config.deadline);
+    let deadlines = Deadlines::new(spec.deadline_ms, config.defaults.deadline);
     let grace = Duration::from_millis(spec.interrupt_grace_ms);
-    let mut keeper = KeeperSide::new(link, spec.zygote_of, config.keeper_patience);
+    let mut keeper = KeeperSide::new(link, spec.zygote_of, config.keepers.patience);
     keeper.expect_answer();
     let actor = Actor {
         id,

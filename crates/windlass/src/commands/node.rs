@@ -201,21 +201,22 @@ fn configure(args: &Args) -> anyhow::Result<Config> {
         reach: if args.listen.listen_anywhere { Reach::Anywhere } else { Reach::ThisMachine },
     });
     config.idle_exit = args.idle_exit;
-    config.node_grace = args.node_grace.unwrap_or(config.node_grace);
-    config.keeper_patience = args.keeper_patience.unwrap_or(config.keeper_patience);
+    let keepers = &mut config.keepers;
+    keepers.node_grace = args.node_grace.unwrap_or(keepers.node_grace);
+    keepers.patience = args.keeper_patience.unwrap_or(keepers.patience);
     let age = args
         .retain_age
         .map_or_else(|| from_variable(RETAIN_AGE, duration::parse), |age| Ok(Some(age)))?;
-    config.keep_ended = age.unwrap_or(config.keep_ended);
+    config.retention.max_age = age.unwrap_or(config.retention.max_age);
     let bytes = args
         .retain_bytes
         .map_or_else(|| from_variable(RETAIN_BYTES, size::parse), |bytes| Ok(Some(bytes)))?;
-    config.keep_bytes = bytes.unwrap_or(config.keep_bytes);
+    config.retention.max_total_bytes = bytes.unwrap_or(config.retention.max_total_bytes);
     if let Some(idle) = args.defaults.session_idle {
-        config.session_idle = idle.duration();
+        config.defaults.idle = idle.duration();
     }
     if let Some(deadline) = args.defaults.deadline {
-        config.deadline = deadline.duration();
+        config.defaults.deadline = deadline.duration();
     }
     config.environments = environments();
     if let Some(named) = std::env::var_os(START).filter(|named| !named.is_empty()) {
