@@ -15,7 +15,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
-use windlass_confine::Started;
+use windlass_confine::StartedProcess;
 use windlass_protocol::Stream;
 use windlass_protocol::event::StartedBy;
 use windlass_protocol::frame::{self, Decoder, EncodeError, Frame, FrameError};
@@ -143,8 +143,8 @@ impl Lines {
 
 impl Worker {
     /// One that was started so, with these lines to it.
-    pub fn new(started: &Started, start: StartedBy, lines: Lines) -> Self {
-        let Started { pid, init, joining, .. } = started;
+    pub fn new(started: &StartedProcess, start: StartedBy, lines: Lines) -> Self {
+        let StartedProcess { pid, init, joining, .. } = started;
         Self::running(*pid, *init, joining.clone(), start, lines)
     }
 

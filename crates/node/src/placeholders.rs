@@ -25,7 +25,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use windlass_beneath as beneath;
-use windlass_confine::{Names, Placeholder};
+use windlass_confine::{Placeholder, ProtectedNames};
 use windlass_protocol::SessionId;
 
 use self::stock::Stock;
@@ -89,7 +89,7 @@ impl Placeholders {
 
     /// Looks at a new session's protected names and makes placeholders for those that are missing. If
     /// that is impossible, the names say so.
-    pub fn acquire(&self, id: &SessionId, look: impl FnOnce() -> Names) -> Names {
+    pub fn acquire(&self, id: &SessionId, look: impl FnOnce() -> ProtectedNames) -> ProtectedNames {
         // Held from before the look: no other session's end removes what is seen here.
         let mut table = self.lock();
         let mut names = look();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use windlass_client::{ClientError, Dirs};
-use windlass_confine::Site;
+use windlass_confine::SurveyInput;
 use windlass_protocol::Outcome;
 use windlass_protocol::api::{CreateSession, NodeStatus, Session, SubmitTurn};
 
@@ -80,7 +80,7 @@ fn directory(name: &str, path: &Path) -> Item {
 }
 
 /// The room that the journal and the workspace have.
-pub fn disk(site: &Site) -> Vec<Item> {
+pub fn disk(site: &SurveyInput) -> Vec<Item> {
     let state = site.hidden.first().map(|path| ("journal", path));
     let places = state.into_iter().chain([("workspace", &site.workspace)]);
     places
