@@ -86,9 +86,9 @@ impl ConfineStep {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unshare => "make namespaces",
-            Self::MapUser => "map the user into its namespace",
+            Self::MapUser => "map the user into the user namespace",
             Self::Fork => "start a process in the namespaces",
-            Self::OwnMounts => "separate the mounts",
+            Self::OwnMounts => "stop mount propagation",
             Self::Root => "make the root of the view",
             Self::Bind => "bind a path into the view",
             Self::Private => "make a private directory",
@@ -99,12 +99,12 @@ impl ConfineStep {
             Self::Loopback => "bring up the loopback device",
             Self::Proxy => "listen for the proxy",
             Self::Limits => "set limits",
-            Self::Rights => "give up rights",
+            Self::Rights => "drop capabilities",
             Self::Landlock => "enforce Landlock rules",
             Self::Seccomp => "install the system call filter",
-            Self::Descriptors => "set up its descriptors",
-            Self::Directory => "enter its working directory",
-            Self::Execute => "run its program",
+            Self::Descriptors => "set up the descriptors",
+            Self::Directory => "enter the working directory",
+            Self::Execute => "run the program",
             Self::Hold => "hold a protected name",
             Self::Join => "enter namespaces",
         }
@@ -170,7 +170,7 @@ impl fmt::Display for StepErrorAt {
             ConfineStep::Bind => write!(f, "cannot bind {path} into the view: {cause}"),
             ConfineStep::Private => write!(f, "cannot make a private directory at {path}: {cause}"),
             ConfineStep::Hide => write!(f, "cannot hide {path}: {cause}"),
-            step => write!(f, "cannot {}, at {path}: {cause}", step.as_str()),
+            step => write!(f, "cannot {} at {path}: {cause}", step.as_str()),
         }
     }
 }

@@ -110,7 +110,7 @@ impl Judge<'_> {
                 "Landlock; not modes, owners, times and attributes of this user's own files"
             }
             Control::Write => {
-                return missing("this kernel's Landlock cannot keep files from being truncated");
+                return missing("this kernel's Landlock cannot restrict truncating files");
             }
             Control::Protected if !self.protected_in_writable() => "Landlock",
             Control::Protected => {
@@ -125,7 +125,7 @@ impl Judge<'_> {
             Control::Sockets => return self.sockets(),
             Control::Processes if abi >= 6 => "Landlock signal scope, seccomp, no /proc of others",
             Control::Processes => {
-                return missing("this kernel's Landlock cannot keep signals in");
+                return missing("this kernel's Landlock cannot restrict signals");
             }
             Control::Ipc => "seccomp, no /dev/shm",
             Control::Privileges => "no_new_privs, no capabilities, seccomp",
@@ -178,8 +178,8 @@ impl Judge<'_> {
         match control {
             Control::Environment | Control::WallTime | Control::Disk => everywhere(control),
             _ => {
-                let remedy = "do not ask for the level none".to_owned();
-                let why = "the level none was asked for";
+                let remedy = "choose another isolation level".to_owned();
+                let why = "the policy sets the isolation level none";
                 report_of(control, ControlState::NotEnforced, why, Some(remedy))
             }
         }
@@ -187,8 +187,7 @@ impl Judge<'_> {
 }
 
 /// The remedy when names in a workspace cannot be protected.
-const OTHER_WORKSPACE: &str =
-    "use another workspace: a project's directory, or none for a directory of the session's own";
+const OTHER_WORKSPACE: &str = "use a project's directory as the workspace, or set none: the session then gets a new directory";
 
 /// Controls that do not depend on the level.
 fn everywhere(control: Control) -> ControlReport {

@@ -353,14 +353,14 @@ fn what_an_old_landlock_cannot_enforce_is_reported_or_refused() {
             allow d /usr
             allow 7fff /h/u/work
             not enforced: protected: Landlock cannot cut a name out of a directory that is writable
-            not enforced: processes: this kernel's Landlock cannot keep signals in
+            not enforced: processes: this kernel's Landlock cannot restrict signals
         "#]],
     );
     check(
         "{}",
         &no_namespaces(2),
         &expect![[r#"
-        refused: the policy requires the control "write", and it cannot be enforced here: this kernel's Landlock cannot keep files from being truncated; allow them
+        refused: the policy requires the control "write", and it cannot be enforced here: this kernel's Landlock cannot restrict truncating files; allow them
     "#]],
     );
     check(
@@ -405,19 +405,19 @@ fn level_none_needs_an_explicit_request() {
         &no_namespaces(0),
         &expect![[r#"
             none network MachineSupport sockets not held
-            not enforced: write: the level none was asked for
-            not enforced: hidden: the level none was asked for
-            not enforced: protected: the level none was asked for
-            not enforced: network: the level none was asked for
-            not enforced: sockets: the level none was asked for
-            not enforced: processes: the level none was asked for
-            not enforced: ipc: the level none was asked for
-            not enforced: privileges: the level none was asked for
-            not enforced: syscalls: the level none was asked for
-            not enforced: devices: the level none was asked for
+            not enforced: write: the policy sets the isolation level none
+            not enforced: hidden: the policy sets the isolation level none
+            not enforced: protected: the policy sets the isolation level none
+            not enforced: network: the policy sets the isolation level none
+            not enforced: sockets: the policy sets the isolation level none
+            not enforced: processes: the policy sets the isolation level none
+            not enforced: ipc: the policy sets the isolation level none
+            not enforced: privileges: the policy sets the isolation level none
+            not enforced: syscalls: the policy sets the isolation level none
+            not enforced: devices: the policy sets the isolation level none
             not enforced: process_count: the keeper ends a session that has more, and nothing refuses the process itself
-            not enforced: open_files: the level none was asked for
-            not enforced: file_size: the level none was asked for
+            not enforced: open_files: the policy sets the isolation level none
+            not enforced: file_size: the policy sets the isolation level none
         "#]],
     );
 }

@@ -163,7 +163,7 @@ impl UnassignedWorker {
         let written = serde_json::to_vec(&plan)
             .map_err(io::Error::from)
             .and_then(|plan| memory_file(c"windlass-view", &plan))
-            .map_err(setup("write the plan of its view"))?;
+            .map_err(setup("write the plan of the worker's view"))?;
         self.channel.send_descriptor(b'V', written.as_fd());
         match self.channel.receive(Instant::now() + CONFINE_WAIT) {
             Ok(Some(StartupMessage::Built)) => {
@@ -173,7 +173,7 @@ impl UnassignedWorker {
             Ok(Some(StartupMessage::Failed(failed))) => {
                 Err(SpawnError::Confine(StepErrorAt::of(failed, &plan)))
             }
-            Ok(_) => Err(setup("build its view")(no_answer())),
+            Ok(_) => Err(setup("build the worker's view")(no_answer())),
             Err(_) => Err(SpawnError::TooSlow),
         }
     }
@@ -208,7 +208,7 @@ impl UnassignedWorker {
         let sent = write_job(job).map(|job| self.channel.send_descriptor(b'J', job.as_fd()));
         if let Err(error) = sent {
             report.kill();
-            return Err(setup("write its job")(error));
+            return Err(setup("write the worker's job")(error));
         }
         let mut started = report.listen(&self.channel, job.rest)?.into_started(job.plan)?;
         started.joining = self.joining;
@@ -318,7 +318,7 @@ fn receive_network(channel: &Channel) -> Result<OwnedFd, SpawnError> {
         Ok(Some(StartupMessage::Failed(failed))) => {
             Err(SpawnError::Confine(StepErrorAt { failed, path: None }))
         }
-        Ok(_) => Err(setup("make its network namespace")(no_answer())),
+        Ok(_) => Err(setup("make the worker's network namespace")(no_answer())),
         Err(_) => Err(SpawnError::TooSlow),
     }
 }
@@ -327,7 +327,9 @@ fn receive_network(channel: &Channel) -> Result<OwnedFd, SpawnError> {
 fn wait_for_closed_init(init_channel: &Channel) -> Result<(), SpawnError> {
     match init_channel.receive(Instant::now() + FORK_WAIT) {
         Ok(None) => Ok(()),
-        Ok(Some(_)) => Err(setup("protect its init")(io::Error::other("unexpected message"))),
+        Ok(Some(_)) => Err(setup("protect the init of the pid namespace")(io::Error::other(
+            "unexpected message",
+        ))),
         Err(_) => Err(SpawnError::TooSlow),
     }
 }
