@@ -132,7 +132,7 @@ pub enum PathKind {
 }
 
 /// A Landlock ruleset. It forbids the rights that it handles, except where a rule allows them. The bits are
-/// those of [`rights`].
+/// those of `steps::rights`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ruleset {
     /// The handled file rights.

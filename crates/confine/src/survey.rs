@@ -78,7 +78,7 @@ pub struct FileSurvey {
 /// The parts of the machine's directory tree that planning needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MachineLayout {
-    /// The paths of [`SYSTEM`] that exist.
+    /// The paths of `SYSTEM` that exist.
     pub system: BTreeMap<PathBuf, PathKind>,
     /// For each directory above a hidden path: its entries. Only level `landlock` needs them.
     pub siblings: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
@@ -166,7 +166,7 @@ pub enum Depth {
 
 /// Surveys the files that a policy names.
 pub fn survey(policy: &Policy, input: &SurveyInput, depth: Depth) -> FileSurvey {
-    complete(policy, input, depth, &SharedSurvey::look(policy, input))
+    complete(policy, input, depth, &SharedSurvey::read(policy, input))
 }
 
 /// The same as [`survey()`], with the shared part from the cache where it still holds. Also returns the
@@ -191,7 +191,7 @@ pub fn names_at(policy: &Policy, input: &SurveyInput) -> ProtectedNames {
         .filter_map(|path| expand_home(path, home))
         .filter_map(|path| real(&path))
         .collect();
-    names::look(policy, input, &workspace, &writable)
+    names::find(policy, input, &workspace, &writable)
 }
 
 /// Directories that a policy names, without `/`. Naming a directory allows the unix sockets directly in it.
@@ -226,8 +226,8 @@ fn complete(
         }
         (Depth::Rules, _) | (_, UnixSockets::None) => SocketCovers::default(),
     };
-    let look = || names::look(policy, input, &workspace, &shared.writable);
-    let names = input.names.clone().unwrap_or_else(look);
+    let find = || names::find(policy, input, &workspace, &shared.writable);
+    let names = input.names.clone().unwrap_or_else(find);
     let (opened, siblings, user_processes) = match depth {
         Depth::View => (shared.opened.clone(), BTreeMap::new(), 0),
         Depth::Rules => {

@@ -89,7 +89,7 @@ impl ProtectedNames {
 }
 
 /// Finds the protected names in a workspace and in the other writable roots. All paths are real paths.
-pub(super) fn look(
+pub(super) fn find(
     policy: &Policy,
     input: &SurveyInput,
     workspace: &Path,
@@ -377,7 +377,7 @@ mod tests {
         }
 
         fn look(&self, input: &SurveyInput) -> ProtectedNames {
-            look(&Policy::of(Preset::Workspace), input, &self.root.join("work"), &[])
+            find(&Policy::of(Preset::Workspace), input, &self.root.join("work"), &[])
         }
 
         fn look_at_home(&self, programs: &[&str]) -> ProtectedNames {
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(scene.look(&new), ProtectedNames::default());
         let read = Policy::of(Preset::ReadOnly);
         let work = scene.root.join("work");
-        assert_eq!(look(&read, &SurveyInput::default(), &work, &[]), ProtectedNames::default());
+        assert_eq!(find(&read, &SurveyInput::default(), &work, &[]), ProtectedNames::default());
     }
 
     #[test]
@@ -504,7 +504,7 @@ mod tests {
         std::fs::rename(scene.root.join("work"), scene.root.join("bin")).unwrap();
         let bin = scene.root.join("bin");
         let input = SurveyInput { homes, ..SurveyInput::default() };
-        let names = look(&Policy::of(Preset::Workspace), &input, &bin, &[]);
+        let names = find(&Policy::of(Preset::Workspace), &input, &bin, &[]);
         assert!(names.unheld.unwrap().contains("startup files"));
     }
 

@@ -18,7 +18,7 @@ use crate::plan::PathKind;
 const CACHED_MAX: usize = 8;
 
 /// A directory that changed within this time may change again and keep the same timestamp, so a survey of it
-/// is not cached.
+/// is not reused.
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// The shared part of a survey, with the evidence that tells whether it is still true.
@@ -54,7 +54,8 @@ struct ListedDirectory {
 }
 
 impl SharedSurvey {
-    pub(super) fn look(policy: &Policy, input: &SurveyInput) -> Self {
+    /// Reads the files that the policy and the input name.
+    pub(super) fn read(policy: &Policy, input: &SurveyInput) -> Self {
         let began = SystemTime::now();
         let home = input.home.as_deref();
         let named = |paths: &[String]| -> Vec<PathBuf> {
@@ -184,7 +185,7 @@ impl SurveyCache {
         if let Some(shared) = found.filter(|shared| shared.holds()) {
             return shared;
         }
-        let shared = Arc::new(SharedSurvey::look(policy, input));
+        let shared = Arc::new(SharedSurvey::read(policy, input));
         let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         cache.retain(|cached| !cached.is_for(policy, input));
         if cache.len() >= CACHED_MAX {
@@ -232,7 +233,7 @@ mod tests {
                 SurveyInput { home: Some(self.root.join("home")), ..SurveyInput::default() };
             let policy = Policy::of(Preset::Workspace);
             loop {
-                let shared = SharedSurvey::look(&policy, &input);
+                let shared = SharedSurvey::read(&policy, &input);
                 if shared.evidence.settled {
                     return shared;
                 }
@@ -272,7 +273,7 @@ mod tests {
         let home = HomeFixture::new();
         std::fs::write(home.root.join("home/new"), "").unwrap();
         let input = SurveyInput { home: Some(home.root.join("home")), ..SurveyInput::default() };
-        assert!(!SharedSurvey::look(&Policy::of(Preset::Workspace), &input).holds());
+        assert!(!SharedSurvey::read(&Policy::of(Preset::Workspace), &input).holds());
     }
 
     #[test]
