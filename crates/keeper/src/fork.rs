@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_confine::Plan;
-use windlass_confine::plan::apart::{Apart, Places, apart, moved};
+use windlass_confine::plan::twins::{FamilyPaths, TwinRulesets, move_to_twin, twin_rulesets};
 use windlass_procs::twin::{KeeperFork, SessionProcesses, fork_keeper, give_up};
 use windlass_protocol::confinement::{Confinement, Control, ControlReport, ControlState};
 use windlass_protocol::event::EventKind;
@@ -357,11 +357,12 @@ impl TwinSpec {
         }
         // The node sends the path without symlinks.
         let workspace = original.cwd.clone();
-        let places = Places { workspace: &workspace, family: first, room: &fork.room };
-        let layers = apart(&plan, places).map_err(|error| ForkRefusal::new(error.to_string()))?;
+        let paths = FamilyPaths { workspace: &workspace, family: first, room: &fork.room };
+        let layers =
+            twin_rulesets(&plan, paths).map_err(|error| ForkRefusal::new(error.to_string()))?;
         let (theirs, twin) = match layers {
             None => (None, None),
-            Some(Apart { original, twin }) => (Some(original), Some(twin)),
+            Some(TwinRulesets { original, twin }) => (Some(original), Some(twin)),
         };
         // Fails for a path that is not UTF-8, for example.
         let no_text = |error: serde_json::Error| {
@@ -370,7 +371,7 @@ impl TwinSpec {
         let text = |ruleset| serde_json::to_string(&ruleset).map_err(no_text);
         let copy = family::workspace(&fork.room);
         let (theirs, twin) = (theirs.map(text).transpose()?, twin.map(text).transpose()?);
-        moved(&mut plan, places);
+        move_to_twin(&mut plan, paths);
         let plan = serde_json::to_string(&plan).map_err(no_text)?;
         let launch = Box::new(Launch {
             session: fork.session.clone(),

@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use windlass_confine::plan::apart::leave_room;
+use windlass_confine::plan::twins::restrict_to_room;
 use windlass_confine::{
-    Command, Ends, Job, Plan, Shape, SpawnError, Started, Waiting, from_zygote, spawn,
+    Job, Plan, SpawnCommand, SpawnError, StartedProcess, UnassignedWorker, WorkerShape,
+    WorkerStdio, from_zygote, spawn,
 };
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::StartedBy;
@@ -33,7 +34,7 @@ pub(crate) struct StartedWorker {
 }
 
 impl StartedWorker {
-    fn of(started: Started, by: StartedBy, lines: KeeperEnds) -> Self {
+    fn of(started: StartedProcess, by: StartedBy, lines: KeeperEnds) -> Self {
         let worker = Worker::new(&started, by, lines);
         Self { worker, confinement: started.confinement, listener: started.listener }
     }
@@ -42,7 +43,7 @@ impl StartedWorker {
 /// A pooled worker: forked before there is a session for it.
 #[derive(Debug)]
 pub(crate) struct PooledWorker {
-    worker: Waiting,
+    worker: UnassignedWorker,
     lines: KeeperEnds,
     cgroups: Vec<PathBuf>,
     /// The watch over the cgroups, with the counters that it has read so far.
@@ -125,7 +126,7 @@ pub(crate) fn start(
 ) -> Result<StartedWorker, WorkerStartError> {
     let mut plan: Plan = serde_json::from_str(&launch.plan)?;
     if let (Some(family), Some(room)) = (&launch.family, room) {
-        leave_room(&mut plan, family, room);
+        restrict_to_room(&mut plan, family, room);
     }
     let job = |rest| Job { plan: &plan, rest, env: &launch.env, cwd: &launch.cwd };
     if let Some(PooledWorker { worker, lines, .. }) = pooled {
@@ -138,7 +139,7 @@ pub(crate) fn start(
         }
     }
     if let Some(zygote) = zygote {
-        match fork(zygote.as_fd(), Shape::of(&plan), hold, &launch.cgroups) {
+        match fork(zygote.as_fd(), WorkerShape::of(&plan), hold, &launch.cgroups) {
             Ok((worker, lines)) => {
                 let rest = Plan { controls: Vec::new(), ..plan.clone() };
                 return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
@@ -153,15 +154,15 @@ pub(crate) fn start(
 
 fn fork(
     zygote: BorrowedFd<'_>,
-    shape: Shape,
+    shape: WorkerShape,
     hold: Hold,
     cgroups: &[PathBuf],
-) -> Result<(Waiting, KeeperEnds), WorkerStartError> {
+) -> Result<(UnassignedWorker, KeeperEnds), WorkerStartError> {
     if hold != Hold::PidNamespace {
         return Err(WorkerStartError::NoNamespace);
     }
     let (lines, theirs) = KeeperEnds::make()?;
-    let ends = Ends {
+    let ends = WorkerStdio {
         stdout: theirs.stdout.as_fd(),
         stderr: theirs.stderr.as_fd(),
         kept: theirs.socket.as_fd(),
@@ -174,7 +175,7 @@ fn run(launch: &Launch, plan: &Plan) -> Result<StartedWorker, WorkerStartError> 
     let null = std::fs::File::open("/dev/null")?;
     let mut env = launch.env.clone();
     env.push((FD_VARIABLE.to_owned(), socket.as_raw_fd().to_string()));
-    let started = spawn(&Command {
+    let started = spawn(&SpawnCommand {
         argv: &launch.argv,
         env: &env,
         cwd: &launch.cwd,

@@ -16,7 +16,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
-use windlass_confine::Started;
+use windlass_confine::StartedProcess;
 use windlass_protocol::Stream;
 use windlass_protocol::event::StartedBy;
 use windlass_protocol::frame::{Decoder, EncodeError, Frame, FrameError};
@@ -133,8 +133,8 @@ impl KeeperEnds {
 
 impl Worker {
     /// A worker that the keeper has started.
-    pub fn new(started: &Started, start: StartedBy, lines: KeeperEnds) -> Self {
-        let Started { pid, init, joining, .. } = started;
+    pub fn new(started: &StartedProcess, start: StartedBy, lines: KeeperEnds) -> Self {
+        let StartedProcess { pid, init, joining, .. } = started;
         Self::running(*pid, *init, joining.clone(), start, lines)
     }
 

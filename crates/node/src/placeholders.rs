@@ -24,7 +24,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use windlass_beneath as beneath;
-use windlass_confine::{Names, Placeholder};
+use windlass_confine::{Placeholder, ProtectedNames};
 use windlass_protocol::SessionId;
 
 use self::stock::Stock;
@@ -88,7 +88,7 @@ impl Placeholders {
 
     /// Surveys a new session's protected names with `look` and makes placeholders for the missing ones. If
     /// that fails, the returned names say why.
-    pub fn acquire(&self, id: &SessionId, look: impl FnOnce() -> Names) -> Names {
+    pub fn acquire(&self, id: &SessionId, look: impl FnOnce() -> ProtectedNames) -> ProtectedNames {
         // Locked before the survey, so that the end of another session does not remove what it finds.
         let mut table = self.lock();
         let mut names = look();

@@ -4,14 +4,14 @@
 use anyhow::Context;
 use windlass_client::{ClientError, Dirs};
 use windlass_confine::plan::depth;
-use windlass_confine::survey::{Place, homes};
-use windlass_confine::{Machine, Plan, PlanError, Site, plan, survey};
+use windlass_confine::survey::{FileSurvey, homes};
+use windlass_confine::{MachineSupport, Plan, PlanError, SurveyInput, plan, survey};
 use windlass_protocol::policy::Policy;
 
 /// The predicted enforcement of a policy, for one workspace on one machine.
 #[derive(Debug)]
 pub struct Outlook {
-    pub place: Place,
+    pub place: FileSurvey,
     /// How a session would be confined, even if a required control is missing. `None` if the level is not
     /// available.
     pub plan: Option<Plan>,
@@ -20,7 +20,7 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    pub fn new(policy: &Policy, machine: &Machine, site: &Site) -> Self {
+    pub fn new(policy: &Policy, machine: &MachineSupport, site: &SurveyInput) -> Self {
         let place = survey(policy, site, depth(policy, machine));
         let refused = plan(policy, machine, &place).err();
         let lenient = Policy { required: Vec::new(), ..policy.clone() };
@@ -30,9 +30,9 @@ impl Outlook {
 }
 
 /// The current directory as a workspace, as the node of this user would see it.
-pub fn site_here() -> anyhow::Result<Site> {
+pub fn site_here() -> anyhow::Result<SurveyInput> {
     let dirs = Dirs::from_env().map_err(ClientError::from)?;
-    Ok(Site {
+    Ok(SurveyInput {
         workspace: std::env::current_dir().context("the current directory does not exist")?,
         program: None,
         needed: Vec::new(),
@@ -40,6 +40,6 @@ pub fn site_here() -> anyhow::Result<Site> {
         home: std::env::home_dir(),
         homes: homes::homes(),
         programs: homes::programs(),
-        ..Site::default()
+        ..SurveyInput::default()
     })
 }

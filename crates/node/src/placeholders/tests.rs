@@ -1,6 +1,6 @@
 //! Placeholders are made, shared, taken over and removed. Files that a user put there stay.
 
-use windlass_confine::Protected;
+use windlass_confine::ProtectedEntry;
 
 use super::*;
 
@@ -25,7 +25,7 @@ impl Scene {
     }
 
     /// The result of a survey: these names, each missing or not.
-    fn look(&self) -> Names {
+    fn look(&self) -> ProtectedNames {
         let all = [
             (".git", Placeholder::Directory),
             ("AGENTS.md", Placeholder::Directory),
@@ -35,15 +35,15 @@ impl Scene {
         let protected = all.into_iter().map(|(name, placeholder)| {
             let path = self.work.join(name);
             let found = match path.symlink_metadata() {
-                Ok(_) => Protected::Link,
-                Err(_) => Protected::Missing(placeholder),
+                Ok(_) => ProtectedEntry::Link,
+                Err(_) => ProtectedEntry::Missing(placeholder),
             };
             (path, found)
         });
-        Names { protected: protected.collect(), unheld: None }
+        ProtectedNames { protected: protected.collect(), unheld: None }
     }
 
-    fn acquire(&self, node: &Placeholders, session: &str) -> Names {
+    fn acquire(&self, node: &Placeholders, session: &str) -> ProtectedNames {
         node.acquire(&id(session), || self.look())
     }
 
@@ -136,7 +136,7 @@ fn the_names_say_why_a_placeholder_cannot_be_made() {
     let look = || {
         let mut names = scene.look();
         let nowhere = PathBuf::from("/proc/AGENTS.md");
-        names.protected.insert(nowhere, Protected::Missing(Placeholder::Directory));
+        names.protected.insert(nowhere, ProtectedEntry::Missing(Placeholder::Directory));
         names
     };
     let names = node.acquire(&id("one"), look);

@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 use windlass_confine::plan::{depth, holds_names};
 use windlass_confine::survey::homes;
 use windlass_confine::{
-    Around, Depth, Kept, Machine, Place, Plan, Site, Unreadable, names_at, plan, survey_with,
+    Depth, FileSurvey, MachineSupport, Plan, SharedSurvey, SurveyCache, SurveyInput, Unreadable,
+    names_at, plan, survey_with,
 };
 use windlass_procs::cgroup::CgroupSupport;
 use windlass_protocol::confinement::Isolation;
@@ -30,9 +31,9 @@ const PRIVATE_TMP: &str = "/tmp";
 pub(crate) struct Planner {
     config: Arc<Config>,
     cgroups: CgroupSupport,
-    machine: OnceLock<Machine>,
+    machine: OnceLock<MachineSupport>,
     /// The cached survey of the files around sessions.
-    surroundings: Kept,
+    surroundings: SurveyCache,
     /// The home directories of the machine's users, and the directories on PATH.
     homes: Vec<PathBuf>,
     programs: Vec<PathBuf>,
@@ -44,7 +45,7 @@ pub(super) struct SessionPlan {
     pub plan: Plan,
     /// The plan as JSON, for the keeper.
     pub text: String,
-    pub around: Arc<Around>,
+    pub around: Arc<SharedSurvey>,
     /// The directories that the session can write.
     pub writable: Vec<PathBuf>,
 }
@@ -55,15 +56,15 @@ impl Planner {
             config,
             cgroups,
             machine: OnceLock::new(),
-            surroundings: Kept::default(),
+            surroundings: SurveyCache::default(),
             homes: homes::homes(),
             programs: homes::programs(),
         }
     }
 
     /// What this machine can enforce. The first call finds it out by trying.
-    pub fn machine(&self) -> &Machine {
-        self.machine.get_or_init(|| Machine::with_cgroups(self.cgroups.clone()))
+    pub fn machine(&self) -> &MachineSupport {
+        self.machine.get_or_init(|| MachineSupport::with_cgroups(self.cgroups.clone()))
     }
 
     /// Plans a session's confinement, and adds its environment variables to the recipe. Makes the session's
@@ -121,8 +122,8 @@ impl Planner {
     }
 
     /// The input of the survey for a session.
-    fn site(&self, recipe: &Recipe, dir: &SessionDir) -> Site {
-        Site {
+    fn site(&self, recipe: &Recipe, dir: &SessionDir) -> SurveyInput {
+        SurveyInput {
             workspace: dir.workspace.clone(),
             workspace_is_new: dir.workspace_is_new,
             program: Some(recipe.program.clone()),
@@ -133,20 +134,20 @@ impl Planner {
             home: std::env::home_dir(),
             homes: self.homes.clone(),
             programs: self.programs.clone(),
-            ..Site::default()
+            ..SurveyInput::default()
         }
     }
 }
 
 /// The directories that a session can write, as the survey found them.
-fn writable(policy: &Policy, place: Place) -> Vec<PathBuf> {
+fn writable(policy: &Policy, place: FileSurvey) -> Vec<PathBuf> {
     let workspace = (policy.workspace == WorkspaceAccess::Write).then_some(place.workspace);
     place.writable.into_iter().chain(workspace).collect()
 }
 
 /// Checks that the session can read its interpreter. Otherwise the worker would fail to start without a
 /// reason.
-fn check_interpreter(place: &Place, recipe: &Recipe) -> Result<(), Failure> {
+fn check_interpreter(place: &FileSurvey, recipe: &Recipe) -> Result<(), Failure> {
     let Err(why) = place.check_readable(&recipe.real) else { return Ok(()) };
     let (interpreter, real) = (recipe.interpreter.display(), recipe.real.display());
     let why = match why {

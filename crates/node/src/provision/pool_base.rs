@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use windlass_confine::plan::base::BaseView;
-use windlass_confine::{Around, Plan, Shape};
+use windlass_confine::{Plan, SharedSurvey, WorkerShape};
 
 use super::pool::PoolKey;
 
@@ -13,7 +13,7 @@ use super::pool::PoolKey;
 #[derive(Debug)]
 pub(super) struct PlannedSession<'a> {
     pub plan: &'a Plan,
-    pub around: &'a Arc<Around>,
+    pub around: &'a Arc<SharedSurvey>,
     /// The session's own directories, as the plan names them: without symlinks.
     pub own: [&'a Path; 2],
 }
@@ -22,7 +22,7 @@ pub(super) struct PlannedSession<'a> {
 #[derive(Debug)]
 pub(super) struct PoolBase {
     pub key: PoolKey,
-    pub shape: Shape,
+    pub shape: WorkerShape,
     /// The mount view without the session's own directories. None if the plan has no view.
     pub view: Option<BaseView>,
 }
@@ -31,7 +31,7 @@ impl PoolBase {
     /// The base of a session's plan.
     pub fn of(session: &PlannedSession<'_>) -> Self {
         let PlannedSession { plan, around, own } = session;
-        let shape = Shape::of(plan);
+        let shape = WorkerShape::of(plan);
         let view = BaseView::of(plan, own, around);
         let mut hasher = std::hash::DefaultHasher::new();
         (shape, view.as_ref().map(BaseView::fingerprint)).hash(&mut hasher);
@@ -40,11 +40,11 @@ impl PoolBase {
 
     /// Whether a pooled worker with this base can become the session's.
     pub fn fits(&self, plan: &Plan) -> bool {
-        self.shape == Shape::of(plan) && self.view.as_ref().is_none_or(|view| view.is_base_of(plan))
+        self.shape == WorkerShape::of(plan) && self.view.as_ref().is_none_or(|view| view.is_base_of(plan))
     }
 
     /// Whether the files that the base shows and hides are still the same.
-    pub fn is_current(&self, around: &Arc<Around>) -> bool {
+    pub fn is_current(&self, around: &Arc<SharedSurvey>) -> bool {
         self.view.as_ref().is_none_or(|view| view.is_current(around))
     }
 }

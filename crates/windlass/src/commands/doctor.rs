@@ -10,7 +10,7 @@ mod self_test;
 
 use std::process::ExitCode;
 
-use windlass_confine::Machine;
+use windlass_confine::MachineSupport;
 use windlass_protocol::confinement::Isolation;
 
 use self::report::{DoctorReport, LevelTest};
@@ -34,7 +34,7 @@ pub struct Args {
 
 pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     // Fork before the runtime starts: after that, the process may have other threads.
-    let machine = Machine::detect();
+    let machine = MachineSupport::detect();
     let site = site_here()?;
     let programs = programs::find(&site);
     let tests: Vec<LevelTest> = mechanisms::available(&machine)

@@ -1,19 +1,19 @@
 //! Describes the isolation levels and mechanisms of this machine.
 
-use windlass_confine::{Machine, Support};
+use windlass_confine::{MachineSupport, Support};
 use windlass_procs::cgroup::{CgroupSupport, Controller};
 use windlass_protocol::confinement::Isolation;
 
 use super::report::CheckItem;
 
 /// The available levels that confine, the strongest first.
-pub fn available(machine: &Machine) -> impl Iterator<Item = Isolation> {
+pub fn available(machine: &MachineSupport) -> impl Iterator<Item = Isolation> {
     let confines = |level: &Isolation| *level != Isolation::None;
     let is_there = |level: &Isolation| machine.level(*level) == Support::Yes;
     Isolation::ALL.into_iter().filter(confines).filter(is_there)
 }
 
-pub fn levels(machine: &Machine) -> Vec<CheckItem> {
+pub fn levels(machine: &MachineSupport) -> Vec<CheckItem> {
     Isolation::ALL
         .into_iter()
         .map(|level| match (machine.level(level), level) {
@@ -29,7 +29,7 @@ pub fn levels(machine: &Machine) -> Vec<CheckItem> {
         .collect()
 }
 
-pub fn items(machine: &Machine) -> Vec<CheckItem> {
+pub fn items(machine: &MachineSupport) -> Vec<CheckItem> {
     vec![
         supported("namespaces", &machine.namespaces, "user, mount, pid, network, ipc, uts"),
         landlock(machine.landlock_abi),

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use windlass_client::{ClientError, Dirs};
-use windlass_confine::Site;
+use windlass_confine::SurveyInput;
 use windlass_protocol::Outcome;
 use windlass_protocol::api::{CreateSession, NodeStatus, Session, SubmitTurn};
 
@@ -86,7 +86,7 @@ fn directory(name: &str, path: &Path) -> CheckItem {
 }
 
 /// The free disk space for the journal and for the workspace.
-pub fn disk(site: &Site) -> Vec<CheckItem> {
+pub fn disk(site: &SurveyInput) -> Vec<CheckItem> {
     let state = site.hidden.first().map(|path| ("journal", path));
     let places = state.into_iter().chain([("workspace", &site.workspace)]);
     places

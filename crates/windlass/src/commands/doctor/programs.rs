@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use windlass_confine::{Depth, Site, survey};
+use windlass_confine::{Depth, SurveyInput, survey};
 use windlass_protocol::kinds;
 use windlass_protocol::policy::Policy;
 
@@ -28,7 +28,7 @@ const AGENTS: [&str; 4] = ["codex", "claude", "gemini", "opencode"];
 /// How long a program may take to print its version.
 const VERSION_WAIT: Duration = Duration::from_secs(5);
 
-pub fn find(site: &Site) -> Vec<ProgramCheck> {
+pub fn find(site: &SurveyInput) -> Vec<ProgramCheck> {
     let policy = Policy::of(windlass_protocol::policy::Preset::default());
     let hidden = survey(&policy, site, Depth::View).hidden;
     let hides = |path: &Path| {

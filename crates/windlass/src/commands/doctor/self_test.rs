@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use windlass_confine::plan::thorough;
-use windlass_confine::{Command, Machine, Site, Started, spawn};
+use windlass_confine::{MachineSupport, SpawnCommand, StartedProcess, SurveyInput, spawn};
 use windlass_protocol::confinement::{ControlReport, Isolation};
 use windlass_protocol::policy::Policy;
 
@@ -25,8 +25,8 @@ const FALLBACK: &str = "/bin/true";
 /// single-threaded and must not wait for children itself.
 pub fn run(
     level: Isolation,
-    machine: &Machine,
-    site: &Site,
+    machine: &MachineSupport,
+    site: &SurveyInput,
     interpreter: Option<PathBuf>,
 ) -> LevelTest {
     let argv = match &interpreter {
@@ -53,17 +53,17 @@ struct CanaryRun {
 }
 
 /// Adds the directories that a worker needs to read: the prefixes of the interpreter and its library.
-fn with_interpreter(site: &Site, interpreter: Option<PathBuf>) -> Site {
+fn with_interpreter(site: &SurveyInput, interpreter: Option<PathBuf>) -> SurveyInput {
     let real = interpreter.as_deref().and_then(|path| std::fs::canonicalize(path).ok());
     let prefix = |path: PathBuf| Some(path.parent()?.parent()?.to_owned());
     let needed = [interpreter, real].into_iter().flatten().filter_map(prefix);
-    Site { needed: needed.filter(|path| path.parent().is_some()).collect(), ..site.clone() }
+    SurveyInput { needed: needed.filter(|path| path.parent().is_some()).collect(), ..site.clone() }
 }
 
 fn try_level(
     level: Isolation,
-    machine: &Machine,
-    site: &Site,
+    machine: &MachineSupport,
+    site: &SurveyInput,
     argv: &[String],
 ) -> anyhow::Result<CanaryRun> {
     let mut policy = Policy::of(windlass_protocol::policy::Preset::default());
@@ -81,7 +81,7 @@ fn try_level(
     rustix::process::set_child_subreaper(Pid::from_raw(1))?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     let before = Instant::now();
-    let started = spawn(&Command {
+    let started = spawn(&SpawnCommand {
         argv,
         env: &[],
         cwd: &site.workspace,
@@ -99,7 +99,7 @@ fn try_level(
 }
 
 /// Waits for the program, kills the remaining processes, and returns the exit code of the program.
-fn end(started: &Started) -> anyhow::Result<i32> {
+fn end(started: &StartedProcess) -> anyhow::Result<i32> {
     let waited = wait(started.pid);
     let mut code = -1;
     for pid in [Some(started.pid), started.init].into_iter().flatten() {

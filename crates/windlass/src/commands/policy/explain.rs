@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use windlass_confine::survey::Place;
-use windlass_confine::{Machine, Protected};
+use windlass_confine::survey::FileSurvey;
+use windlass_confine::{MachineSupport, ProtectedEntry};
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
 use windlass_protocol::policy::expand_home;
 use windlass_protocol::policy::{Limits, Network, Policy, UnixSockets, WorkspaceAccess};
@@ -31,7 +31,7 @@ const NAMED_MAX: usize = 6;
 pub fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let policy = args.policy.resolve()?;
     let site = site_here()?;
-    let outlook = Outlook::new(&policy, &Machine::detect(), &site);
+    let outlook = Outlook::new(&policy, &MachineSupport::detect(), &site);
     let subject = Subject {
         policy: &policy,
         place: &outlook.place,
@@ -51,7 +51,7 @@ pub fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
 /// The policy to explain, and its surroundings.
 struct Subject<'a> {
     policy: &'a Policy,
-    place: &'a Place,
+    place: &'a FileSurvey,
     home: Option<&'a Path>,
     /// `None` if the level is not available on this machine.
     isolation: Option<Isolation>,
@@ -91,9 +91,10 @@ impl Subject<'_> {
         let mut sentences = vec![self.reading(), self.writing()];
         let (missing, there): (Vec<_>, Vec<_>) = self
             .place
+            .names
             .protected
             .iter()
-            .partition(|(_, found)| matches!(found, Protected::Missing(_)));
+            .partition(|(_, found)| matches!(found, ProtectedEntry::Missing(_)));
         for (verb, names) in [("change", there), ("make", missing)] {
             let names: Vec<String> = names.iter().map(|(path, _)| self.short(path)).collect();
             if !names.is_empty() {
@@ -348,7 +349,8 @@ fn all(items: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use windlass_confine::plan::Kind;
+    use windlass_confine::ProtectedNames;
+    use windlass_confine::plan::PathKind;
     use windlass_protocol::policy::PolicyRequest;
 
     use super::*;
@@ -357,13 +359,19 @@ mod tests {
         let request: PolicyRequest = serde_json::from_str(request).unwrap();
         let policy = request.resolve().unwrap();
         let work = PathBuf::from("/people/u/work");
-        let place = Place {
+        let place = FileSurvey {
             readable: policy.readable.iter().map(PathBuf::from).collect(),
             writable: policy.writable.iter().map(PathBuf::from).collect(),
-            hidden: BTreeMap::from([(PathBuf::from("/people/u/keys"), Kind::Directory)]),
-            protected: BTreeMap::from([(work.join(".git"), Protected::Real(Kind::Directory))]),
+            hidden: BTreeMap::from([(PathBuf::from("/people/u/keys"), PathKind::Directory)]),
+            names: ProtectedNames {
+                protected: BTreeMap::from([(
+                    work.join(".git"),
+                    ProtectedEntry::Real(PathKind::Directory),
+                )]),
+                unheld: None,
+            },
             workspace: work,
-            ..Place::default()
+            ..FileSurvey::default()
         };
         let home = Some(Path::new("/people/u"));
         let subject = Subject { policy: &policy, place: &place, home, isolation: Some(isolation) };

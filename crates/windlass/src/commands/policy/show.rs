@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use serde_json::json;
-use windlass_confine::Machine;
+use windlass_confine::MachineSupport;
 use windlass_protocol::SessionId;
 use windlass_protocol::confinement::{ControlReport, Isolation};
 use windlass_protocol::policy::Policy;
@@ -58,7 +58,7 @@ pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
 
 fn of_here(options: &PolicyOptions) -> anyhow::Result<PolicyReport> {
     let policy = options.resolve()?;
-    let outlook = Outlook::new(&policy, &Machine::detect(), &site_here()?);
+    let outlook = Outlook::new(&policy, &MachineSupport::detect(), &site_here()?);
     Ok(PolicyReport {
         policy: Some(policy),
         isolation: outlook.plan.as_ref().map(|plan| plan.isolation),

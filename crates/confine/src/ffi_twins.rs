@@ -1,17 +1,17 @@
-//! What a worker does about itself when it forks a twin, with a C interface: see `ffi` for the shared
-//! object. Each function returns 0, or the number of an error.
+//! C functions with which a worker separates itself from its twin when it forks. `ffi` describes the shared
+//! object. Each function returns 0 or an error number.
 
 use crate::enter::TwinLayer;
-use crate::enter::landlock::Rules;
+use crate::enter::landlock::PreparedRuleset;
 use crate::other_threads;
 use crate::plan::Ruleset;
 
-/// The ruleset is not one.
+/// The ruleset cannot be parsed or prepared.
 const BAD_RULES: i32 = -1;
 
-/// Adds one Landlock layer (a ruleset as JSON) to the calling thread, and a filter that keeps it from
-/// changing others of its user in ways that Landlock does not know. -1: the ruleset is none; E2BIG:
-/// there are as many layers as there can be.
+/// Adds a Landlock layer (a ruleset as JSON) to the calling thread, and a filter. The filter stops the thread
+/// from changing other processes of its user in ways that Landlock does not cover. -1: the ruleset is
+/// invalid; E2BIG: the thread already has the maximum number of layers.
 ///
 /// # Safety
 /// `rules` points to `length` readable bytes.
@@ -22,9 +22,9 @@ pub unsafe extern "C" fn windlass_separate(rules: *const u8, length: i32) -> i32
     layer.and_then(|layer| layer.add()).map_or_else(|errno| errno, |()| 0)
 }
 
-/// Adds the same to every other thread of the calling process, to each a layer of its own. `threads`
-/// are the numbers of those that are known, as text with spaces in between; others are looked for.
-/// Threads that do not answer stay as they are: the keeper sees which.
+/// Adds the same to every other thread of the calling process; each thread gets a separate layer. `threads`
+/// contains the ids of the known threads, as text separated by spaces; other threads are looked up in
+/// `/proc`. A thread that does not answer gets nothing; the keeper sees which threads these are.
 ///
 /// # Safety
 /// `rules` points to `length` readable bytes, and `threads` to `threads_length`.
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn windlass_separate_others(
     0
 }
 
-/// Whether orphans of the calling process come to it (1) or to whoever holds it (0).
+/// Makes the calling process a subreaper (1), so that it adopts its orphaned descendants, or ends that (0).
 #[unsafe(no_mangle)]
 pub extern "C" fn windlass_adopt(orphans: i32) -> i32 {
     let whose = rustix::process::Pid::from_raw(orphans);
@@ -60,11 +60,11 @@ unsafe fn layer_of(rules: *const u8, length: i32) -> Result<TwinLayer, i32> {
     // SAFETY: the caller's promise.
     let bytes = unsafe { bytes(rules, length) }.ok_or(BAD_RULES)?;
     let ruleset = serde_json::from_slice::<Ruleset>(bytes).map_err(|_| BAD_RULES)?;
-    TwinLayer::new(&Rules::new(&ruleset).map_err(|_| BAD_RULES)?)
+    TwinLayer::new(&PreparedRuleset::new(&ruleset).map_err(|_| BAD_RULES)?)
 }
 
 /// # Safety
-/// `start` is null, or points to `length` bytes that are readable for as long as the caller wants them.
+/// `start` is null, or points to `length` bytes that stay readable for as long as the result is used.
 unsafe fn bytes<'a>(start: *const u8, length: i32) -> Option<&'a [u8]> {
     let length = usize::try_from(length).ok()?;
     // SAFETY: the caller's promise.
