@@ -33,7 +33,7 @@ pub struct NewSession {
 
 /// What the events of a session add up to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct SessionFacts {
     pub created: NewSession,
     /// The last event; 0 before the first.
     pub last_seq: Seq,
@@ -149,7 +149,7 @@ pub(crate) struct Stamper {
 }
 
 impl Stamper {
-    pub(crate) fn after(facts: &Facts) -> Self {
+    pub(crate) fn after(facts: &SessionFacts) -> Self {
         Self {
             seq: facts.last_seq,
             out: facts.output_bytes,
@@ -171,7 +171,7 @@ impl Stamper {
         self.out = self.out.saturating_add(output_advance(kind, body));
         if let EventKind::Display { .. } = kind {
             let first = match &self.partial {
-                Some(partial) if partial.goes_on(turn, kind) => partial.first,
+                Some(partial) if partial.is_continued_by(turn, kind) => partial.first,
                 _ => self.seq,
             };
             stamp.first = Some(first);
@@ -182,7 +182,7 @@ impl Stamper {
 }
 
 impl PartialDisplay {
-    fn goes_on(&self, turn: Option<TurnNo>, kind: &EventKind) -> bool {
+    fn is_continued_by(&self, turn: Option<TurnNo>, kind: &EventKind) -> bool {
         matches!(kind, EventKind::Display { mime, id, .. }
             if self.turn == turn && self.mime == *mime && self.id == *id)
     }
@@ -222,7 +222,7 @@ fn update_partial(
     }
 }
 
-impl Facts {
+impl SessionFacts {
     pub fn new(created: NewSession) -> Self {
         Self {
             last_seq: Seq(0),
@@ -259,7 +259,7 @@ impl Facts {
 
     /// Takes in the next event; when it ends a turn, gives that turn's record.
     pub(crate) fn apply(&mut self, event: &Event, stamp: Stamp, body: u64) -> Option<TurnRecord> {
-        self.pass(stamp.seq, event.at_ms, event.link);
+        self.skip_event(stamp.seq, event.at_ms, event.link);
         let turn = event.turn;
         match &event.kind {
             EventKind::TurnAccepted { .. } => self.accept(event),
@@ -284,7 +284,7 @@ impl Facts {
                     turn.disk_full = true;
                 }
             }
-            EventKind::Display { .. } => self.show(event, stamp, body),
+            EventKind::Display { .. } => self.add_display(event, stamp, body),
             EventKind::StdinWait { prompt, secret } => {
                 if let Some(turn) = self.open_turn_mut(turn) {
                     turn.stdin_wait = Some(StdinWait { prompt: prompt.clone(), secret: *secret });
@@ -323,7 +323,7 @@ impl Facts {
     }
 
     /// Takes in that there was an event, and no more: its kind is one of a later release.
-    pub(crate) fn pass(&mut self, seq: Seq, at_ms: u64, link: Option<LinkSeq>) {
+    pub(crate) fn skip_event(&mut self, seq: Seq, at_ms: u64, link: Option<LinkSeq>) {
         self.last_seq = seq;
         self.last_at_ms = at_ms;
         self.last_link = self.last_link.max(link.unwrap_or_default());
@@ -368,7 +368,7 @@ impl Facts {
         }
     }
 
-    fn show(&mut self, event: &Event, stamp: Stamp, body: u64) {
+    fn add_display(&mut self, event: &Event, stamp: Stamp, body: u64) {
         let EventKind::Display { mime, id, update, more: false } = &event.kind else { return };
         let before = match &self.partial_display {
             Some(partial) if Some(partial.first) == stamp.first => partial.bytes,
@@ -390,7 +390,7 @@ impl Facts {
             return;
         }
         match replaced {
-            Some(place) => turn.displays[place] = shown,
+            Some(index) => turn.displays[index] = shown,
             None if turn.displays.len() < DISPLAYS_MAX => turn.displays.push(shown),
             None => {}
         }
@@ -400,8 +400,8 @@ impl Facts {
         let EventKind::TurnEnded { outcome, error, usage, receipt } = &event.kind else {
             return None;
         };
-        let place = self.open_turns.iter().position(|turn| Some(turn.number) == event.turn)?;
-        let turn = self.open_turns.remove(place);
+        let index = self.open_turns.iter().position(|turn| Some(turn.number) == event.turn)?;
+        let turn = self.open_turns.remove(index);
         if let Some(next) = self.open_turns.first_mut().filter(|next| next.output_bytes == 0) {
             // The next turn starts now: what was printed while it waited lies before its output.
             next.output_from = self.output_bytes;

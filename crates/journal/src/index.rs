@@ -10,9 +10,9 @@ use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use windlass_protocol::{Seq, SessionId, TurnId};
 
-use crate::facts::{Facts, TurnRecord};
+use crate::facts::{SessionFacts, TurnRecord};
 use crate::retention::EndedSession;
-use crate::shared::Row;
+use crate::shared::SessionRow;
 
 /// The schema's version. Any other is not read: the index is made again.
 const SCHEMA: i64 = 1;
@@ -69,7 +69,7 @@ pub enum IndexError {
 
 /// A session as the index knows it.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct IndexedSession {
     pub(crate) id: String,
     pub(crate) indexed_seq: Seq,
     pub(crate) ended: bool,
@@ -132,17 +132,17 @@ pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("SELECT count(kept_bytes) FROM sessions", [], |_| Ok(()))
 }
 
-pub(crate) fn known(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
+pub(crate) fn indexed_sessions(connection: &Connection) -> rusqlite::Result<Vec<IndexedSession>> {
     let sql = "SELECT id, indexed_seq, ended_at_ms IS NOT NULL FROM sessions";
     let mut statement = connection.prepare(sql)?;
     let rows = statement.query_map([], |row| {
         let indexed_seq = Seq(row.get::<_, i64>(1)? as u64);
-        Ok(Known { id: row.get(0)?, indexed_seq, ended: row.get(2)? })
+        Ok(IndexedSession { id: row.get(0)?, indexed_seq, ended: row.get(2)? })
     })?;
     rows.collect()
 }
 
-pub(crate) fn put_session(tx: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
+pub(crate) fn put_session(tx: &Transaction<'_>, row: &SessionRow) -> rusqlite::Result<()> {
     let facts = &row.facts;
     let text = serde_json::to_string(&**facts).expect("facts always serialise");
     let ended_at_ms = facts.ended.as_ref().map(|_| facts.last_at_ms as i64);
@@ -230,7 +230,7 @@ pub(crate) fn turn(
 pub(crate) fn session(
     connection: &Connection,
     session: &SessionId,
-) -> rusqlite::Result<Option<Facts>> {
+) -> rusqlite::Result<Option<SessionFacts>> {
     let found: Option<String> = connection
         .prepare_cached("SELECT facts FROM sessions WHERE id = ?1")?
         .query_row([session.as_str()], |row| row.get(0))
@@ -254,14 +254,17 @@ pub(crate) fn live(connection: &Connection) -> rusqlite::Result<Vec<String>> {
 }
 
 /// The newest sessions first.
-pub(crate) fn sessions(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<Facts>> {
+pub(crate) fn sessions(
+    connection: &Connection,
+    limit: usize,
+) -> rusqlite::Result<Vec<SessionFacts>> {
     let sql = "SELECT facts FROM sessions ORDER BY created_at_ms DESC, id LIMIT ?1";
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement
         .query_map([i64::try_from(limit).unwrap_or(i64::MAX)], |row| row.get::<_, String>(0))?;
     let mut found = Vec::new();
     for text in rows {
-        found.extend(serde_json::from_str::<Facts>(&text?).ok());
+        found.extend(serde_json::from_str::<SessionFacts>(&text?).ok());
     }
     Ok(found)
 }
@@ -284,7 +287,7 @@ pub(crate) fn ended(connection: &Connection) -> rusqlite::Result<(Vec<EndedSessi
 }
 
 /// Whether the disk, and not the file, keeps the index from being used: it is full or cannot be written.
-pub(crate) fn is_no_room(error: &rusqlite::Error) -> bool {
+pub(crate) fn is_disk_unwritable(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
     error
         .sqlite_error_code()

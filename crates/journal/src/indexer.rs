@@ -16,7 +16,7 @@ use windlass_protocol::{Seq, SessionId};
 
 use crate::index::{self, IndexError};
 use crate::load;
-use crate::shared::{Pending, Shared, lock};
+use crate::shared::{IndexBacklog, SharedSession, lock};
 
 /// Words to the index writer that wait. A session is in the queue once, however much it has.
 const QUEUE_MAX: usize = 1024;
@@ -31,21 +31,21 @@ const SYNC_QUEUE_MAX: usize = 16;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The sessions with an open log, or with something the index does not have yet.
-pub(crate) type Registry = Mutex<HashMap<SessionId, Arc<Shared>>>;
+pub(crate) type Registry = Mutex<HashMap<SessionId, Arc<SharedSession>>>;
 
-enum Word {
-    Touched(Arc<Shared>),
+enum IndexerMessage {
+    SessionChanged(Arc<SharedSession>),
     Flush(SyncSender<()>),
-    Forget(SessionId, SyncSender<rusqlite::Result<()>>),
+    RemoveSession(SessionId, SyncSender<rusqlite::Result<()>>),
 }
 
 /// The way to the background threads; they end with it, after their last work.
 #[derive(Debug)]
 pub(crate) struct Indexer {
-    words: Option<SyncSender<Word>>,
+    messages: Option<SyncSender<IndexerMessage>>,
     files: Option<SyncSender<File>>,
     /// A word found no room: sessions must be looked through.
-    missed: Arc<AtomicBool>,
+    queue_overflowed: Arc<AtomicBool>,
     path: PathBuf,
     threads: Vec<JoinHandle<()>>,
 }
@@ -57,14 +57,14 @@ impl Indexer {
         registry: Arc<Registry>,
         gather: Duration,
     ) -> std::io::Result<Self> {
-        let (words, inbox) = sync_channel(QUEUE_MAX);
+        let (messages, inbox) = sync_channel(QUEUE_MAX);
         let (files, full) = sync_channel::<File>(SYNC_QUEUE_MAX);
-        let missed = Arc::new(AtomicBool::new(false));
-        let writer = Writer {
+        let queue_overflowed = Arc::new(AtomicBool::new(false));
+        let writer = IndexWriter {
             connection,
             path: path.to_owned(),
             registry,
-            missed: missed.clone(),
+            queue_overflowed: queue_overflowed.clone(),
             gather,
             failing: false,
         };
@@ -78,19 +78,21 @@ impl Indexer {
             }
         })?;
         let path = path.to_owned();
-        let (words, files) = (Some(words), Some(files));
-        Ok(Self { words, files, missed, path, threads: vec![index, sync] })
+        let (messages, files) = (Some(messages), Some(files));
+        Ok(Self { messages, files, queue_overflowed, path, threads: vec![index, sync] })
     }
 
     /// Says that a session has something for the index.
-    pub(crate) fn touch(&self, shared: &Arc<Shared>) {
+    pub(crate) fn notify(&self, shared: &Arc<SharedSession>) {
         if shared.queued.swap(true, Ordering::AcqRel) {
             return;
         }
-        let Some(words) = &self.words else { return };
-        if let Err(TrySendError::Full(_)) = words.try_send(Word::Touched(shared.clone())) {
+        let Some(messages) = &self.messages else { return };
+        if let Err(TrySendError::Full(_)) =
+            messages.try_send(IndexerMessage::SessionChanged(shared.clone()))
+        {
             shared.queued.store(false, Ordering::Release);
-            self.missed.store(true, Ordering::Release);
+            self.queue_overflowed.store(true, Ordering::Release);
         }
     }
 
@@ -104,26 +106,26 @@ impl Indexer {
     /// Waits until all that was appended before is in the index, or has failed to get there.
     pub(crate) fn flush(&self) -> Result<(), IndexError> {
         let (done, wait) = sync_channel(1);
-        self.send(Word::Flush(done))?;
+        self.send(IndexerMessage::Flush(done))?;
         wait.recv().map_err(|_| IndexError::Stopped)
     }
 
-    pub(crate) fn forget(&self, session: SessionId) -> Result<(), IndexError> {
+    pub(crate) fn remove_session(&self, session: SessionId) -> Result<(), IndexError> {
         let (done, wait) = sync_channel(1);
-        self.send(Word::Forget(session, done))?;
+        self.send(IndexerMessage::RemoveSession(session, done))?;
         let result = wait.recv().map_err(|_| IndexError::Stopped)?;
         result.map_err(|cause| IndexError::Sqlite { path: self.path.clone(), cause })
     }
 
-    fn send(&self, word: Word) -> Result<(), IndexError> {
-        let words = self.words.as_ref().ok_or(IndexError::Stopped)?;
-        words.send(word).map_err(|_| IndexError::Stopped)
+    fn send(&self, message: IndexerMessage) -> Result<(), IndexError> {
+        let messages = self.messages.as_ref().ok_or(IndexError::Stopped)?;
+        messages.send(message).map_err(|_| IndexError::Stopped)
     }
 }
 
 impl Drop for Indexer {
     fn drop(&mut self) {
-        self.words = None;
+        self.messages = None;
         self.files = None;
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -131,45 +133,45 @@ impl Drop for Indexer {
     }
 }
 
-struct Writer {
+struct IndexWriter {
     connection: Connection,
     path: PathBuf,
     registry: Arc<Registry>,
-    missed: Arc<AtomicBool>,
+    queue_overflowed: Arc<AtomicBool>,
     /// How long to wait for more after the first word, so that busy sessions share a transaction.
     gather: Duration,
     failing: bool,
 }
 
 #[derive(Default)]
-struct Batch {
-    sessions: Vec<Arc<Shared>>,
+struct IndexBatch {
+    sessions: Vec<Arc<SharedSession>>,
     flushes: Vec<SyncSender<()>>,
-    forgets: Vec<(SessionId, SyncSender<rusqlite::Result<()>>)>,
+    removals: Vec<(SessionId, SyncSender<rusqlite::Result<()>>)>,
 }
 
-impl Batch {
-    fn take(&mut self, word: Word) {
-        match word {
-            Word::Touched(shared) => self.sessions.push(shared),
-            Word::Flush(done) => self.flushes.push(done),
-            Word::Forget(session, done) => self.forgets.push((session, done)),
+impl IndexBatch {
+    fn take(&mut self, message: IndexerMessage) {
+        match message {
+            IndexerMessage::SessionChanged(shared) => self.sessions.push(shared),
+            IndexerMessage::Flush(done) => self.flushes.push(done),
+            IndexerMessage::RemoveSession(session, done) => self.removals.push((session, done)),
         }
     }
 
     /// Someone waits, or there is enough to do.
     fn is_due(&self) -> bool {
         !self.flushes.is_empty()
-            || !self.forgets.is_empty()
+            || !self.removals.is_empty()
             || self.sessions.len() >= BATCH_SESSIONS_MAX
     }
 }
 
-impl Writer {
-    fn run(mut self, inbox: &Receiver<Word>) {
+impl IndexWriter {
+    fn run(mut self, inbox: &Receiver<IndexerMessage>) {
         let mut open = true;
         while open {
-            let mut batch = Batch::default();
+            let mut batch = IndexBatch::default();
             open = self.gather(inbox, &mut batch);
             self.work(batch);
         }
@@ -177,20 +179,20 @@ impl Writer {
     }
 
     /// Waits for words; false when there will be none any more.
-    fn gather(&self, inbox: &Receiver<Word>, batch: &mut Batch) -> bool {
+    fn gather(&self, inbox: &Receiver<IndexerMessage>, batch: &mut IndexBatch) -> bool {
         let first = match self.failing {
             true => inbox.recv_timeout(RETRY_AFTER),
             false => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match first {
-            Ok(word) => batch.take(word),
+            Ok(message) => batch.take(message),
             Err(RecvTimeoutError::Timeout) => return true,
             Err(RecvTimeoutError::Disconnected) => return false,
         }
         let until = Instant::now() + self.gather;
         while !batch.is_due() {
             match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(word) => batch.take(word),
+                Ok(message) => batch.take(message),
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return false,
             }
@@ -198,11 +200,11 @@ impl Writer {
         true
     }
 
-    fn work(&mut self, batch: Batch) {
-        let Batch { mut sessions, flushes, forgets } = batch;
-        if self.missed.swap(false, Ordering::AcqRel) {
+    fn work(&mut self, batch: IndexBatch) {
+        let IndexBatch { mut sessions, flushes, removals } = batch;
+        if self.queue_overflowed.swap(false, Ordering::AcqRel) {
             let registry = lock(&self.registry);
-            sessions.extend(registry.values().filter(|known| !known.pending().is_empty()).cloned());
+            sessions.extend(registry.values().filter(|known| !known.backlog().is_empty()).cloned());
         }
         self.failing = false;
         for some in sessions.chunks(BATCH_SESSIONS_MAX) {
@@ -213,10 +215,10 @@ impl Writer {
                     let _ = File::create(rebuild_marker(&self.path));
                 }
                 self.failing = true;
-                self.missed.store(true, Ordering::Release);
+                self.queue_overflowed.store(true, Ordering::Release);
             }
         }
-        for (session, done) in forgets {
+        for (session, done) in removals {
             let _ = done.send(self.delete(&session));
         }
         for done in flushes {
@@ -224,15 +226,15 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, sessions: &[Arc<Shared>]) -> rusqlite::Result<()> {
+    fn write(&mut self, sessions: &[Arc<SharedSession>]) -> rusqlite::Result<()> {
         let tx = self.connection.transaction()?;
-        let mut done: Vec<(&Arc<Shared>, Pending)> = Vec::with_capacity(sessions.len());
+        let mut done: Vec<(&Arc<SharedSession>, IndexBacklog)> = Vec::with_capacity(sessions.len());
         for shared in sessions {
             // Before the look at what is pending: what comes after it asks again.
             shared.queued.store(false, Ordering::Release);
-            let pending = shared.pending().clone();
-            let mut seq = pending.turns.keys().next_back().copied();
-            if pending.forgotten > 0 {
+            let backlog = shared.backlog().clone();
+            let mut seq = backlog.turns.keys().next_back().copied();
+            if backlog.dropped_turns > 0 {
                 let after = index::indexed_seq(&tx, &shared.id)?.unwrap_or(Seq(0));
                 match load::ended_turns(&shared.dir, &shared.id, after) {
                     Ok((turns, _)) => {
@@ -243,23 +245,23 @@ impl Writer {
                     Err(error) => tracing::warn!(session = %shared.id, %error, "cannot index"),
                 }
             }
-            for turn in pending.turns.values() {
+            for turn in backlog.turns.values() {
                 index::put_turn(&tx, &shared.id, turn)?;
             }
-            if let Some(row) = &pending.row {
+            if let Some(row) = &backlog.row {
                 index::put_session(&tx, row)?;
                 seq = seq.max(Some(row.facts.last_seq));
             }
             if let Some(seq) = seq {
                 index::set_indexed(&tx, &shared.id, seq)?;
             }
-            done.push((shared, pending));
+            done.push((shared, backlog));
         }
         tx.commit()?;
         let mut registry = lock(&self.registry);
-        for (shared, pending) in done {
-            shared.indexed(&pending);
-            let idle = !shared.open.load(Ordering::Acquire) && shared.pending().is_empty();
+        for (shared, backlog) in done {
+            shared.remove_indexed(&backlog);
+            let idle = !shared.open.load(Ordering::Acquire) && shared.backlog().is_empty();
             if idle && registry.get(&shared.id).is_some_and(|known| Arc::ptr_eq(known, shared)) {
                 registry.remove(&shared.id);
             }

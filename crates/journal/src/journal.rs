@@ -13,18 +13,18 @@ use bytes::Bytes;
 use rusqlite::Connection;
 use windlass_protocol::{Seq, SessionId, TurnId, TurnNo};
 
-use crate::facts::{Facts, NewSession, TurnRecord};
+use crate::facts::{NewSession, SessionFacts, TurnRecord};
 use crate::index::{self, IndexError};
 use crate::indexer::{Indexer, Registry};
 use crate::load::{self, LoadError};
-use crate::log::{self, AppendError, Newest, SessionLog};
-use crate::new_dir::{FIRST_SEQ, NewDir};
+use crate::log::{self, AppendError, NewestSegment, SessionLog};
+use crate::new_dir::{FIRST_SEQ, NewSessionDir};
 use crate::quota::QUOTA_BYTES_MIN;
 use crate::reader::{ReadError, SessionReader};
 use crate::retention::EndedSession;
-use crate::segment::{self, FORMAT, Head, Segment};
-use crate::shared::{Row, Shared, lock};
-use crate::startup::{self, IndexHome, OpenIndex};
+use crate::segment::{self, FORMAT, Segment, SegmentHead};
+use crate::shared::{SessionRow, SharedSession, lock};
+use crate::startup::{self, IndexLocation, OpenIndex};
 
 /// The prefix of a directory that is not a session yet.
 pub(crate) const NEW_PREFIX: &str = ".new-";
@@ -103,7 +103,7 @@ pub enum RemoveError {
 
 /// What was found when a session was opened again, beside its facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoveredSession {
     /// The code of each open turn, in the order accepted.
     pub code: Vec<(TurnNo, Bytes)>,
     /// Bytes after the last whole record that were cut off.
@@ -113,11 +113,11 @@ pub struct Recovered {
 /// The journal. Cheap to clone; all clones are one.
 #[derive(Debug, Clone)]
 pub struct Journal {
-    inner: Arc<Inner>,
+    inner: Arc<JournalInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct JournalInner {
     state_dir: PathBuf,
     sessions_dir: PathBuf,
     index_path: PathBuf,
@@ -125,7 +125,7 @@ struct Inner {
     registry: Arc<Registry>,
     /// For lookups; the index writer has its own.
     index: Mutex<Connection>,
-    index_home: IndexHome,
+    index_location: IndexLocation,
     /// Held while a session is made, opened or removed, and while the epoch changes.
     changing: Mutex<()>,
     next_name: AtomicU64,
@@ -145,14 +145,14 @@ impl Journal {
         let registry = Arc::<Registry>::default();
         let indexer = Indexer::start(writer, &index_path, registry.clone(), options.index_gather)
             .map_err(failed)?;
-        let inner = Inner {
+        let inner = JournalInner {
             state_dir,
             sessions_dir,
             index_path,
             indexer: Arc::new(indexer),
             registry,
             index: Mutex::new(reader),
-            index_home: home,
+            index_location: home,
             changing: Mutex::new(()),
             next_name: AtomicU64::new(0),
         };
@@ -164,8 +164,8 @@ impl Journal {
     }
 
     /// Where the index has been since this journal was opened.
-    pub fn index_home(&self) -> IndexHome {
-        self.inner.index_home
+    pub fn index_location(&self) -> IndexLocation {
+        self.inner.index_location
     }
 
     /// Claims the next epoch. The file of epochs holds it when this call returns.
@@ -181,7 +181,7 @@ impl Journal {
 
     /// Makes a session: whole or, if anything fails, not at all.
     pub fn create(&self, mut created: NewSession) -> Result<SessionLog, CreateError> {
-        let new = NewDir::make(self.aside(NEW_PREFIX, created.id.as_str()))?;
+        let new = NewSessionDir::make(self.temporary_path(NEW_PREFIX, created.id.as_str()))?;
         created.quota_bytes = created.quota_bytes.max(QUOTA_BYTES_MIN);
         let id = created.id.clone();
         let dir = self.session_dir(&id);
@@ -189,8 +189,8 @@ impl Journal {
         if dir.exists() {
             return Err(CreateError::AlreadyExists(id));
         }
-        let facts = Facts::new(created);
-        let head = Head {
+        let facts = SessionFacts::new(created);
+        let head = SegmentHead {
             journal: FORMAT,
             session: id.clone(),
             first_seq: FIRST_SEQ,
@@ -208,7 +208,7 @@ impl Journal {
     pub fn open_session(
         &self,
         id: &SessionId,
-    ) -> Result<(SessionLog, Recovered), OpenSessionError> {
+    ) -> Result<(SessionLog, RecoveredSession), OpenSessionError> {
         let _changing = lock(&self.inner.changing);
         let mut unindexed = false;
         if let Some(known) = self.registered(id) {
@@ -217,11 +217,11 @@ impl Journal {
             }
             // The log before it may have left turns that the index does not have yet.
             self.inner.indexer.flush()?;
-            unindexed = !known.pending().is_empty();
+            unindexed = !known.backlog().is_empty();
         }
         let dir = self.session_dir(id);
         let mut loaded = load::load(&dir, id)?;
-        let mut recovered = Recovered::default();
+        let mut recovered = RecoveredSession::default();
         let newest = recover(&dir, &mut loaded, &mut recovered)?;
         let facts = loaded.facts;
         let log = self.register(id.clone(), dir, loaded.segments, facts, newest);
@@ -254,7 +254,7 @@ impl Journal {
 
     /// The newest sessions first, those that ended included. The facts of an open session are
     /// those of some moment of the last segment; its log has the newest.
-    pub fn sessions(&self, limit: usize) -> Result<Vec<Facts>, IndexError> {
+    pub fn sessions(&self, limit: usize) -> Result<Vec<SessionFacts>, IndexError> {
         let pending = self.pending_rows();
         let mut found = self.query(|index| index::sessions(index, limit))?;
         for row in pending {
@@ -272,8 +272,8 @@ impl Journal {
     }
 
     /// One session's facts, as [`Journal::sessions`] gives them.
-    pub fn session(&self, id: &SessionId) -> Result<Option<Facts>, IndexError> {
-        if let Some(row) = self.registered(id).and_then(|known| known.pending().row.clone()) {
+    pub fn session(&self, id: &SessionId) -> Result<Option<SessionFacts>, IndexError> {
+        if let Some(row) = self.registered(id).and_then(|known| known.backlog().row.clone()) {
             return Ok(Some((*row.facts).clone()));
         }
         self.query(|index| index::session(index, id))
@@ -288,7 +288,7 @@ impl Journal {
             if let Some(turn) = known.pending_turn(id) {
                 return Ok(Some((*turn).clone()));
             }
-            behind = known.pending().forgotten > 0;
+            behind = known.backlog().dropped_turns > 0;
         }
         let found = self.query(|index| index::turn(index, session, id));
         if !behind && found.is_ok() || matches!(found, Ok(Some(_))) {
@@ -308,7 +308,7 @@ impl Journal {
         }
         let dir = self.session_dir(id);
         let loaded = load::load(&dir, id)?;
-        let shared = Shared::new(id.clone(), dir, loaded.segments, &loaded.facts);
+        let shared = SharedSession::new(id.clone(), dir, loaded.segments, &loaded.facts);
         Ok(SessionReader::new(Arc::new(shared)))
     }
 
@@ -347,7 +347,7 @@ impl Journal {
             }
             registry.remove(id);
         }
-        let (dir, gone) = (self.session_dir(id), self.aside(GONE_PREFIX, id.as_str()));
+        let (dir, gone) = (self.session_dir(id), self.temporary_path(GONE_PREFIX, id.as_str()));
         let mut freed = 0;
         match fs::rename(&dir, &gone) {
             Ok(()) => {
@@ -357,7 +357,7 @@ impl Journal {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             Err(cause) => return Err(RemoveError::Io { path: dir, cause }),
         }
-        self.inner.indexer.forget(id.clone())?;
+        self.inner.indexer.remove_session(id.clone())?;
         Ok(freed)
     }
 
@@ -366,25 +366,25 @@ impl Journal {
         id: SessionId,
         dir: PathBuf,
         segments: Vec<Segment>,
-        facts: Facts,
-        newest: Newest,
+        facts: SessionFacts,
+        newest: NewestSegment,
     ) -> SessionLog {
-        let shared = Arc::new(Shared::new(id.clone(), dir, segments, &facts));
-        let row = Row { facts: Arc::new(facts.clone()), kept_bytes: shared.kept_bytes() };
-        shared.pending().row = Some(row);
+        let shared = Arc::new(SharedSession::new(id.clone(), dir, segments, &facts));
+        let row = SessionRow { facts: Arc::new(facts.clone()), kept_bytes: shared.kept_bytes() };
+        shared.backlog().row = Some(row);
         let log = SessionLog::new(self.inner.indexer.clone(), shared.clone(), facts, newest);
         lock(&self.inner.registry).insert(id, shared.clone());
-        self.inner.indexer.touch(&shared);
+        self.inner.indexer.notify(&shared);
         log
     }
 
-    fn registered(&self, id: &SessionId) -> Option<Arc<Shared>> {
+    fn registered(&self, id: &SessionId) -> Option<Arc<SharedSession>> {
         lock(&self.inner.registry).get(id).cloned()
     }
 
-    fn pending_rows(&self) -> Vec<Row> {
+    fn pending_rows(&self) -> Vec<SessionRow> {
         let registry = lock(&self.inner.registry);
-        registry.values().filter_map(|known| known.pending().row.clone()).collect()
+        registry.values().filter_map(|known| known.backlog().row.clone()).collect()
     }
 
     fn query<T>(
@@ -401,7 +401,7 @@ impl Journal {
     }
 
     /// A name beside the sessions that no other has.
-    fn aside(&self, prefix: &str, name: &str) -> PathBuf {
+    fn temporary_path(&self, prefix: &str, name: &str) -> PathBuf {
         let number = self.inner.next_name.fetch_add(1, Ordering::Relaxed);
         self.inner.sessions_dir.join(format!("{prefix}{name}.{number}"))
     }
@@ -418,9 +418,9 @@ fn disk_bytes(dir: &Path) -> u64 {
 /// Makes a loaded session's files fit to be written again.
 fn recover(
     dir: &Path,
-    loaded: &mut load::Loaded,
-    recovered: &mut Recovered,
-) -> Result<Newest, LoadError> {
+    loaded: &mut load::LoadedSession,
+    recovered: &mut RecoveredSession,
+) -> Result<NewestSegment, LoadError> {
     for path in &loaded.torn {
         recovered.cut_bytes += fs::metadata(path).map_or(0, |meta| meta.len());
         log::remove_segment(path);
@@ -439,6 +439,14 @@ fn recover(
     }
     // A turn whose code is not all there was never accepted. Its parts stay in this segment; the
     // next one starts without them, so that the same turn sent again does not go on from them.
-    let closing = loaded.facts.accepting.take().is_some();
-    Ok(Newest { file, path, first_seq, bytes, grown_from: 0, ragged: false, closing })
+    let must_roll = loaded.facts.accepting.take().is_some();
+    Ok(NewestSegment {
+        file,
+        path,
+        first_seq,
+        bytes,
+        grown_from: 0,
+        has_torn_tail: false,
+        must_roll,
+    })
 }

@@ -3,7 +3,7 @@
 //! Theory of operation. A session is a directory of append-only segment files (`docs/journal.md`).
 //! The segments are the truth. An append is one write to the newest segment and nothing else that
 //! could wait: no fsync, no index, no reader. What was written survives the death of the node,
-//! because the kernel has it. Each segment starts with the session's [`Facts`] so far, so opening
+//! because the kernel has it. Each segment starts with the session's [`SessionFacts`] so far, so opening
 //! a session again reads its newest segment only, cuts off what is not a whole record, and folds
 //! the rest; the fold is the same code that keeps the facts while events are appended.
 //!
@@ -32,19 +32,20 @@ mod segment;
 mod shared;
 mod startup;
 
-pub use facts::{DISPLAYS_MAX, Facts, NewSession, OpenTurn, TurnRecord};
+pub use facts::{DISPLAYS_MAX, NewSession, OpenTurn, SessionFacts, TurnRecord};
 pub use index::IndexError;
 pub use journal::{
-    CreateError, Journal, JournalOptions, OpenError, OpenSessionError, Recovered, RemoveError,
+    CreateError, Journal, JournalOptions, OpenError, OpenSessionError, RecoveredSession,
+    RemoveError,
 };
 pub use load::LoadError;
-pub use log::{AppendError, Appended, NewEvent, SessionLog};
+pub use log::{AppendError, AppendedBatch, NewEvent, SessionLog};
 pub use quota::{QUOTA_BYTES_DEFAULT, QUOTA_BYTES_MIN};
 pub use reader::{
-    OUTPUT_SLICE_BYTES_MAX, OutputRange, OutputSlice, ReadError, SessionReader, Whose,
+    OUTPUT_SLICE_BYTES_MAX, OutputRange, OutputScope, OutputSlice, ReadError, SessionReader,
 };
 pub use record::EVENT_BYTES_MAX;
-pub use retention::{EndedSession, RetentionOptions, due};
-pub use search::{Found, LINE_BYTES_MAX, Match, NEEDLE_BYTES_MAX};
+pub use retention::{EndedSession, RetentionOptions, sessions_to_remove};
+pub use search::{LINE_BYTES_MAX, NEEDLE_BYTES_MAX, OutputMatch, OutputMatches};
 pub use segment::FORMAT;
-pub use startup::IndexHome;
+pub use startup::IndexLocation;

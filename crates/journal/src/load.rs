@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use windlass_protocol::{Seq, SessionId};
 
-use crate::facts::{Facts, TurnRecord};
-use crate::segment::{self, Head, HeadError, Mark, Segment};
+use crate::facts::{SessionFacts, TurnRecord};
+use crate::segment::{self, HeadError, SeekPoint, Segment, SegmentHead};
 
 /// Why a session's files cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -35,11 +35,11 @@ impl LoadError {
 
 /// A session as its files tell it.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedSession {
     pub(crate) segments: Vec<Segment>,
-    pub(crate) facts: Facts,
+    pub(crate) facts: SessionFacts,
     /// The newest segment's head: whatever it says is dropped may still be there.
-    pub(crate) head: Head,
+    pub(crate) head: SegmentHead,
     /// Bytes of the newest segment's file, the torn ones included.
     pub(crate) file_bytes: u64,
     /// Segments after it that do not even hold a whole head.
@@ -47,15 +47,15 @@ pub(crate) struct Loaded {
 }
 
 /// One segment folded from its head to its last whole record.
-struct Folded {
-    head: Head,
+struct FoldedSegment {
+    head: SegmentHead,
     segment: Segment,
-    facts: Facts,
+    facts: SessionFacts,
     file_bytes: u64,
 }
 
 /// Reads a session: the heads of all its segments, and the records of the newest.
-pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<Loaded, LoadError> {
+pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<LoadedSession, LoadError> {
     let mut names = list(dir, id)?;
     let mut torn = Vec::new();
     let newest = loop {
@@ -70,10 +70,10 @@ pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<Loaded, LoadError> {
     };
     names.retain(|name| !newest.head.drops.contains(name));
     let mut segments: Vec<Segment> = Vec::with_capacity(names.len() + 1);
-    let mut add = |head: &Head, mut segment: Segment| {
+    let mut add = |head: &SegmentHead, mut segment: Segment| {
         if let Some(before) = segments.last_mut() {
-            segment.joined = head.prev == Some(before.first_seq);
-            before.out_end = match segment.joined {
+            segment.contiguous = head.prev == Some(before.first_seq);
+            before.out_end = match segment.contiguous {
                 true => head.out,
                 // What follows it was dropped, so only its own records say where it ends.
                 false => fold(dir, before.first_seq, &mut |_| {})
@@ -90,9 +90,9 @@ pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<Loaded, LoadError> {
             Err(error) => return Err(head_error(dir, first_seq, error)),
         }
     }
-    let Folded { head, segment, facts, file_bytes } = newest;
+    let FoldedSegment { head, segment, facts, file_bytes } = newest;
     add(&head, segment);
-    Ok(Loaded { segments, facts, head, file_bytes, torn })
+    Ok(LoadedSession { segments, facts, head, file_bytes, torn })
 }
 
 /// The turns that ended after an event, in order, and the facts at the end.
@@ -100,7 +100,7 @@ pub(crate) fn ended_turns(
     dir: &Path,
     id: &SessionId,
     after: Seq,
-) -> Result<(Vec<TurnRecord>, Facts), LoadError> {
+) -> Result<(Vec<TurnRecord>, SessionFacts), LoadError> {
     let names = list(dir, id)?;
     let from = names.partition_point(|first| *first <= after.next()).saturating_sub(1);
     let (mut turns, mut last) = (Vec::new(), None);
@@ -141,8 +141,8 @@ fn fold(
     dir: &Path,
     first_seq: Seq,
     ended: &mut dyn FnMut(TurnRecord),
-) -> Result<Folded, HeadError> {
-    let segment::Opened { head, mut facts, mut scanner, file_bytes } =
+) -> Result<FoldedSegment, HeadError> {
+    let segment::OpenSegment { head, mut facts, mut scanner, file_bytes } =
         segment::open(dir, first_seq)?;
     let mut segment = Segment::new(&head, scanner.at());
     while let Some(record) = scanner.next()? {
@@ -155,16 +155,16 @@ fn fold(
                 }
             }
             Some(_) => break,
-            None => match segment::parse_any(&record).filter(|any| any.seq == seq) {
-                Some(any) => facts.pass(any.seq, any.at_ms, any.link),
+            None => match segment::parse_common(&record).filter(|any| any.seq == seq) {
+                Some(any) => facts.skip_event(any.seq, any.at_ms, any.link),
                 None => break,
             },
         }
-        segment.mark(Mark { at: record.at, seq, out });
+        segment.mark(SeekPoint { at: record.at, seq, out });
         segment.bytes = scanner.at();
     }
     segment.out_end = facts.output_bytes;
-    Ok(Folded { head, segment, facts, file_bytes })
+    Ok(FoldedSegment { head, segment, facts, file_bytes })
 }
 
 fn head_error(dir: &Path, first_seq: Seq, error: HeadError) -> LoadError {

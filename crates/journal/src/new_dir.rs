@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use windlass_protocol::Seq;
 
-use crate::facts::Facts;
+use crate::facts::SessionFacts;
 use crate::journal::CreateError;
-use crate::log::{self, Newest};
-use crate::segment::{self, Head};
+use crate::log::{self, NewestSegment};
+use crate::segment::{self, SegmentHead};
 
 /// The event that a session's first segment begins with.
 pub(crate) const FIRST_SEQ: Seq = Seq(1);
@@ -18,32 +18,32 @@ pub(crate) const FIRST_SEQ: Seq = Seq(1);
 /// A directory with an empty first segment. Dropping this removes the directory unless it has become a
 /// session's.
 #[derive(Debug)]
-pub(crate) struct NewDir {
+pub(crate) struct NewSessionDir {
     segment: File,
-    aside: Aside,
+    dir_guard: TemporaryDir,
 }
 
-impl NewDir {
+impl NewSessionDir {
     pub fn make(path: PathBuf) -> Result<Self, CreateError> {
         fs::create_dir(&path).map_err(|cause| CreateError::Io { path: path.clone(), cause })?;
-        let aside = Aside { path, kept: false };
-        let segment = log::create_segment(&segment::path(&aside.path, FIRST_SEQ))?;
-        Ok(Self { segment, aside })
+        let dir_guard = TemporaryDir { path, kept: false };
+        let segment = log::create_segment(&segment::path(&dir_guard.path, FIRST_SEQ))?;
+        Ok(Self { segment, dir_guard })
     }
 
     /// Makes it the session's directory.
     pub fn become_session(
         self,
         dir: &Path,
-        head: &Head,
-        facts: &Facts,
-    ) -> Result<Newest, CreateError> {
-        let Self { segment, mut aside } = self;
-        let path = segment::path(&aside.path, FIRST_SEQ);
+        head: &SegmentHead,
+        facts: &SessionFacts,
+    ) -> Result<NewestSegment, CreateError> {
+        let Self { segment, mut dir_guard } = self;
+        let path = segment::path(&dir_guard.path, FIRST_SEQ);
         let mut newest = log::fill_segment(segment, path, head, facts)?;
-        fs::rename(&aside.path, dir)
+        fs::rename(&dir_guard.path, dir)
             .map_err(|cause| CreateError::Io { path: dir.to_owned(), cause })?;
-        aside.kept = true;
+        dir_guard.kept = true;
         newest.path = segment::path(dir, FIRST_SEQ);
         Ok(newest)
     }
@@ -51,12 +51,12 @@ impl NewDir {
 
 /// A directory beside the sessions.
 #[derive(Debug)]
-struct Aside {
+struct TemporaryDir {
     path: PathBuf,
     kept: bool,
 }
 
-impl Drop for Aside {
+impl Drop for TemporaryDir {
     fn drop(&mut self) {
         if !self.kept {
             let _ = fs::remove_dir_all(&self.path);

@@ -22,7 +22,7 @@ pub(crate) fn segment_bytes(quota_bytes: u64) -> u64 {
 
 /// The segments to drop before a new one is started, oldest first. `needed` are events that must
 /// stay readable: the code of turns that have not ended.
-pub(crate) fn victims(
+pub(crate) fn segments_to_drop(
     segments: &[Segment],
     quota_bytes: u64,
     needed: &[Seq],
@@ -34,8 +34,8 @@ pub(crate) fn victims(
     let head = head_len(segments, quota_bytes / 2);
     let mut dropped = Vec::new();
     // Never the newest: it is the tail that people look at first.
-    for (place, segment) in segments.iter().enumerate().skip(head) {
-        let Some(next) = segments.get(place + 1) else { break };
+    for (index, segment) in segments.iter().enumerate().skip(head) {
+        let Some(next) = segments.get(index + 1) else { break };
         if total <= room {
             break;
         }
@@ -51,9 +51,9 @@ pub(crate) fn victims(
 /// How many segments from the start, with none missing between, make up the head half.
 fn head_len(segments: &[Segment], half_bytes: u64) -> usize {
     let mut bytes = 0;
-    let fits = |(place, segment): &(usize, &Segment)| {
+    let fits = |(index, segment): &(usize, &Segment)| {
         bytes += segment.bytes;
-        *place == 0 || (segment.joined && bytes <= half_bytes)
+        *index == 0 || (segment.contiguous && bytes <= half_bytes)
     };
     segments.iter().enumerate().take_while(fits).count()
 }

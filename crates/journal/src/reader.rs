@@ -11,9 +11,9 @@ use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::MESSAGE_BYTES_MAX;
 use windlass_protocol::{Event, Seq, SessionId, TurnNo};
 
-use crate::record::{Record, Scanner};
+use crate::record::{JournalRecord, Scanner};
 use crate::segment::{self, parse_event, parse_output};
-use crate::shared::{Place, Shared};
+use crate::shared::{ReadPosition, SharedSession};
 
 /// Output bytes that one call returns at most.
 pub const OUTPUT_SLICE_BYTES_MAX: usize = 1024 * 1024;
@@ -27,9 +27,9 @@ pub struct ReadError {
     cause: io::Error,
 }
 
-/// Whose output to read.
+/// OutputScope output to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub enum OutputScope {
     /// Everything that the session put out.
     Session,
     /// What this turn put out while it ran, without what others wrote in the background.
@@ -41,11 +41,11 @@ pub enum Whose {
 pub struct OutputRange {
     pub from: u64,
     pub to: u64,
-    pub whose: Whose,
+    pub scope: OutputScope,
 }
 
 impl OutputRange {
-    pub const ALL: Self = Self { from: 0, to: u64::MAX, whose: Whose::Session };
+    pub const ALL: Self = Self { from: 0, to: u64::MAX, scope: OutputScope::Session };
 }
 
 /// Some output. It holds no gap: it ends before one.
@@ -63,13 +63,13 @@ pub struct OutputSlice {
 /// Reads a session. Cheap to make and to clone; each clone has its own place in the events.
 #[derive(Debug, Clone)]
 pub struct SessionReader {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSession>,
     /// Where the last call to `events` stopped: a follower pays only for what is new.
-    cursor: Option<Place>,
+    cursor: Option<ReadPosition>,
 }
 
 impl SessionReader {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<SharedSession>) -> Self {
         Self { shared, cursor: None }
     }
 
@@ -101,11 +101,11 @@ impl SessionReader {
             return Ok(taken);
         }
         let known = self.cursor.take().filter(|cursor| cursor.seq == wanted);
-        let start = known.and_then(|cursor| self.shared.renew(cursor));
-        let start = start.or_else(|| self.shared.place_of_event(wanted));
-        let mut records = Records::new(&self.shared, start);
+        let start = known.and_then(|cursor| self.shared.refresh(cursor));
+        let start = start.or_else(|| self.shared.position_of_event(wanted));
+        let mut records = RecordCursor::new(&self.shared, start);
         while taken.len() < events_max {
-            let here = records.place();
+            let here = records.position();
             let Some((seq, record)) = records.next()? else { break };
             if seq < wanted {
                 continue;
@@ -118,7 +118,7 @@ impl SessionReader {
             bytes += record.body.len();
             taken.push((event, record.body));
         }
-        self.cursor = records.place();
+        self.cursor = records.position();
         Ok(taken)
     }
 
@@ -131,7 +131,7 @@ impl SessionReader {
     pub fn head(&self, count: usize, range: OutputRange) -> Result<OutputSlice, ReadError> {
         let count = count.clamp(1, OUTPUT_SLICE_BYTES_MAX);
         let range = OutputRange { to: range.to.min(self.shared.output_end()), ..range };
-        let mut pieces = Pieces::new(&self.shared, range);
+        let mut pieces = OutputPieces::new(&self.shared, range);
         let mut slice = OutputSlice { from: range.from, next: range.from, ..Default::default() };
         let mut bytes = BytesMut::new();
         while let Some(piece) = pieces.next()? {
@@ -194,7 +194,7 @@ impl SessionReader {
             return Ok(Some((mime, body)));
         }
         let mut whole = BytesMut::new();
-        let mut records = Records::new(&self.shared, self.shared.place_of_event(first));
+        let mut records = RecordCursor::new(&self.shared, self.shared.position_of_event(first));
         while let Some((at, record)) = records.next()? {
             if at > seq {
                 break;
@@ -218,7 +218,7 @@ impl SessionReader {
     }
 
     fn display_part(&self, seq: Seq) -> Result<Option<(Event, Seq, Bytes)>, ReadError> {
-        let mut records = Records::new(&self.shared, self.shared.place_of_event(seq));
+        let mut records = RecordCursor::new(&self.shared, self.shared.position_of_event(seq));
         while let Some((at, record)) = records.next()? {
             if at >= seq {
                 let found = parse_event(&record).filter(|_| at == seq);
@@ -233,7 +233,7 @@ impl SessionReader {
     /// The code of a turn, put together from the events that carry it.
     pub(crate) fn code(&self, number: TurnNo, from: Seq, to: Seq) -> Result<Bytes, ReadError> {
         let mut whole = BytesMut::new();
-        let mut records = Records::new(&self.shared, self.shared.place_of_event(from));
+        let mut records = RecordCursor::new(&self.shared, self.shared.position_of_event(from));
         while let Some((at, record)) = records.next()? {
             if at > to {
                 break;
@@ -246,51 +246,54 @@ impl SessionReader {
         Ok(whole.freeze())
     }
 
-    pub(crate) fn pieces(&self, range: OutputRange) -> Pieces<'_> {
-        Pieces::new(&self.shared, range)
+    pub(crate) fn pieces(&self, range: OutputRange) -> OutputPieces<'_> {
+        OutputPieces::new(&self.shared, range)
     }
 }
 
 /// The event records from a place on, over all later segments.
-struct Records<'a> {
-    shared: &'a Shared,
-    place: Option<Place>,
+struct RecordCursor<'a> {
+    shared: &'a SharedSession,
+    position: Option<ReadPosition>,
     scanner: Option<Scanner>,
 }
 
-impl<'a> Records<'a> {
-    fn new(shared: &'a Shared, place: Option<Place>) -> Self {
-        Self { shared, place, scanner: None }
+impl<'a> RecordCursor<'a> {
+    fn new(shared: &'a SharedSession, position: Option<ReadPosition>) -> Self {
+        Self { shared, position, scanner: None }
     }
 
     /// Where the next record will be read.
-    fn place(&self) -> Option<Place> {
-        self.place
+    fn position(&self) -> Option<ReadPosition> {
+        self.position
     }
 
-    fn next(&mut self) -> Result<Option<(Seq, Record)>, ReadError> {
-        while let Some(place) = self.place {
-            let found = self.in_segment(place).map_err(|cause| ReadError {
-                path: segment::path(&self.shared.dir, place.segment),
+    fn next(&mut self) -> Result<Option<(Seq, JournalRecord)>, ReadError> {
+        while let Some(position) = self.position {
+            let found = self.in_segment(position).map_err(|cause| ReadError {
+                path: segment::path(&self.shared.dir, position.segment),
                 cause,
             })?;
             if found.is_some() {
                 return Ok(found);
             }
             // Keep the place in the newest segment: more will come there.
-            let Some(next) = self.shared.place_after(place) else { return Ok(None) };
-            self.place = Some(next);
+            let Some(next) = self.shared.position_after(position) else { return Ok(None) };
+            self.position = Some(next);
             self.scanner = None;
         }
         Ok(None)
     }
 
-    fn in_segment(&mut self, mut place: Place) -> io::Result<Option<(Seq, Record)>> {
+    fn in_segment(
+        &mut self,
+        mut position: ReadPosition,
+    ) -> io::Result<Option<(Seq, JournalRecord)>> {
         let scanner = match &mut self.scanner {
             Some(scanner) => scanner,
-            None if place.at >= place.end => return Ok(None),
-            none => match File::open(segment::path(&self.shared.dir, place.segment)) {
-                Ok(file) => none.insert(Scanner::new(file, place.at, place.end)),
+            None if position.at >= position.end => return Ok(None),
+            none => match File::open(segment::path(&self.shared.dir, position.segment)) {
+                Ok(file) => none.insert(Scanner::new(file, position.at, position.end)),
                 // It was dropped or removed meanwhile.
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(cause) => return Err(cause),
@@ -300,19 +303,19 @@ impl<'a> Records<'a> {
         if record.as_ref().is_some_and(|record| record.at == 0) {
             record = scanner.next()?;
         }
-        place.at = scanner.at();
-        let seq = place.seq;
+        position.at = scanner.at();
+        let seq = position.seq;
         if record.is_some() {
-            place.seq = seq.next();
+            position.seq = seq.next();
         }
-        self.place = Some(place);
+        self.position = Some(position);
         Ok(record.map(|record| (seq, record)))
     }
 }
 
 /// A run of output bytes that lie in one record, cut to the range.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct OutputPiece {
     pub(crate) offset: u64,
     pub(crate) bytes: Bytes,
     /// Whether it belongs to whom was asked for.
@@ -320,22 +323,22 @@ pub(crate) struct Piece {
 }
 
 /// The output of a range, piece by piece.
-pub(crate) struct Pieces<'a> {
-    records: Records<'a>,
+pub(crate) struct OutputPieces<'a> {
+    records: RecordCursor<'a>,
     range: OutputRange,
 }
 
-impl<'a> Pieces<'a> {
-    fn new(shared: &'a Shared, range: OutputRange) -> Self {
-        let place = match range.from < range.to.min(shared.output_end()) {
-            true => shared.place_of_output(range.from),
+impl<'a> OutputPieces<'a> {
+    fn new(shared: &'a SharedSession, range: OutputRange) -> Self {
+        let position = match range.from < range.to.min(shared.output_end()) {
+            true => shared.position_of_output(range.from),
             false => None,
         };
-        Self { records: Records::new(shared, place), range }
+        Self { records: RecordCursor::new(shared, position), range }
     }
 
-    pub(crate) fn next(&mut self) -> Result<Option<Piece>, ReadError> {
-        let OutputRange { from, to, whose } = self.range;
+    pub(crate) fn next(&mut self) -> Result<Option<OutputPiece>, ReadError> {
+        let OutputRange { from, to, scope } = self.range;
         while let Some((_, record)) = self.records.next()? {
             let Some(header) = parse_output(&record) else { continue };
             let Some(out) = header.out else { continue };
@@ -348,15 +351,15 @@ impl<'a> Pieces<'a> {
             }
             let (first, last) = (out.max(from), end.min(to));
             let bytes = record.body.slice((first - out) as usize..(last - out) as usize);
-            let shown = match whose {
-                Whose::Session => true,
-                Whose::Turn(number) => header.turn == Some(number) && !header.background,
+            let shown = match scope {
+                OutputScope::Session => true,
+                OutputScope::Turn(number) => header.turn == Some(number) && !header.background,
             };
             // Reading on past the range's end would walk the rest of the session for nothing.
             if end >= to {
-                self.records = Records::new(self.records.shared, None);
+                self.records = RecordCursor::new(self.records.shared, None);
             }
-            return Ok(Some(Piece { offset: first, bytes, shown }));
+            return Ok(Some(OutputPiece { offset: first, bytes, shown }));
         }
         Ok(None)
     }

@@ -26,14 +26,14 @@ const WINDOW_BYTES_MAX: usize = 256 * 1024;
 
 /// Whether the body is copied behind the header, or written by the caller from where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum BodyPlacement {
     Inline,
-    Apart,
+    Separate,
 }
 
 /// A header and body together are over the limit. Nothing was added to the buffer.
 #[derive(Debug)]
-pub(crate) struct TooLong {
+pub(crate) struct RecordTooLong {
     pub(crate) bytes: usize,
 }
 
@@ -42,9 +42,9 @@ pub(crate) fn encode(
     out: &mut Vec<u8>,
     header: &impl Serialize,
     body: &[u8],
-    placing: Body,
+    placing: BodyPlacement,
     frame_bytes_max: usize,
-) -> Result<u64, TooLong> {
+) -> Result<u64, RecordTooLong> {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX_BYTES + WORD_BYTES]);
     serde_json::to_writer(&mut *out, header).expect("journal headers always serialise");
@@ -52,7 +52,7 @@ pub(crate) fn encode(
     let frame_len = WORD_BYTES + header_len + body.len();
     if frame_len > frame_bytes_max {
         out.truncate(start);
-        return Err(TooLong { bytes: frame_len });
+        return Err(RecordTooLong { bytes: frame_len });
     }
     let frame = start + PREFIX_BYTES;
     out[frame..frame + WORD_BYTES].copy_from_slice(&(header_len as u32).to_be_bytes());
@@ -61,7 +61,7 @@ pub(crate) fn encode(
     sum.update(body);
     out[start..start + 4].copy_from_slice(&(frame_len as u32).to_be_bytes());
     out[start + 4..start + 8].copy_from_slice(&sum.finalize().to_be_bytes());
-    if placing == Body::Inline {
+    if placing == BodyPlacement::Inline {
         out.extend_from_slice(body);
     }
     Ok((PREFIX_BYTES + frame_len) as u64)
@@ -69,7 +69,7 @@ pub(crate) fn encode(
 
 /// A whole record, as it lies in its file.
 #[derive(Debug, Clone)]
-pub(crate) struct Record {
+pub(crate) struct JournalRecord {
     /// Where it starts in the file.
     pub(crate) at: u64,
     pub(crate) header: Bytes,
@@ -98,7 +98,7 @@ impl Scanner {
     }
 
     /// The next whole record; `None` at the end, and for good at bytes that are not one.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Record>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<JournalRecord>> {
         let Some(prefix) = self.peek(PREFIX_BYTES)? else { return Ok(None) };
         let frame_len = word(&prefix, 0);
         let limit = if self.at == 0 { HEAD_BYTES_MAX } else { EVENT_BYTES_MAX };
@@ -116,7 +116,7 @@ impl Scanner {
         self.at += whole.len() as u64;
         let header = frame.slice(WORD_BYTES..WORD_BYTES + header_len);
         let body = frame.slice(WORD_BYTES + header_len..);
-        Ok(Some(Record { at, header, body }))
+        Ok(Some(JournalRecord { at, header, body }))
     }
 
     /// The next `count` bytes without taking them; `None` if the file ends before.

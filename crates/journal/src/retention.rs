@@ -23,7 +23,7 @@ pub struct EndedSession {
 
 /// The sessions to remove now, those that ended first first. `total_bytes` is what everything takes
 /// that counts, live sessions included.
-pub fn due(
+pub fn sessions_to_remove(
     ended: &[EndedSession],
     total_bytes: u64,
     options: RetentionOptions,
@@ -77,12 +77,14 @@ mod tests {
             (hours(2), 50, "ab"),
         ] {
             let options = RetentionOptions { max_age, max_total_bytes };
-            let found: String =
-                due(&ended, 100, options, now_ms).iter().map(SessionId::as_str).collect();
+            let found: String = sessions_to_remove(&ended, 100, options, now_ms)
+                .iter()
+                .map(SessionId::as_str)
+                .collect();
             assert_eq!(found, expected, "{options:?}");
         }
         // A clock that went back makes nothing old.
         let options = RetentionOptions { max_age: hours(1), max_total_bytes: 100 };
-        assert!(due(&ended, 100, options, HOUR_MS).is_empty());
+        assert!(sessions_to_remove(&ended, 100, options, HOUR_MS).is_empty());
     }
 }

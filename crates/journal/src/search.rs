@@ -14,7 +14,7 @@ const LEAD_BYTES: usize = 128;
 
 /// A line that holds the text; a line is shown once, however often it does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Match {
+pub struct OutputMatch {
     /// Where the text is in the session's output.
     pub offset: u64,
     /// The line around it, cut to [`LINE_BYTES_MAX`]. Bytes that are not UTF-8 show as U+FFFD.
@@ -23,8 +23,8 @@ pub struct Match {
 
 /// What a search found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
-    pub matches: Vec<Match>,
+pub struct OutputMatches {
+    pub matches: Vec<OutputMatch>,
     /// More matches follow the last one.
     pub more: bool,
 }
@@ -36,12 +36,12 @@ impl SessionReader {
         needle: &[u8],
         range: OutputRange,
         matches_max: usize,
-    ) -> Result<Found, ReadError> {
+    ) -> Result<OutputMatches, ReadError> {
         let needle = &needle[..needle.len().min(NEEDLE_BYTES_MAX)];
         if needle.is_empty() {
-            return Ok(Found::default());
+            return Ok(OutputMatches::default());
         }
-        let mut window = Window { needle, wanted: matches_max, ..Window::default() };
+        let mut window = SearchWindow { needle, wanted: matches_max, ..SearchWindow::default() };
         let mut pieces = self.pieces(range);
         let mut expected = range.from;
         while !window.found.more {
@@ -73,7 +73,7 @@ enum Rest {
 
 /// The bytes around the place where the search is.
 #[derive(Debug, Default)]
-struct Window<'a> {
+struct SearchWindow<'a> {
     needle: &'a [u8],
     wanted: usize,
     bytes: Vec<u8>,
@@ -81,10 +81,10 @@ struct Window<'a> {
     base: u64,
     /// No match starts before this place in the window.
     searched: usize,
-    found: Found,
+    found: OutputMatches,
 }
 
-impl Window<'_> {
+impl SearchWindow<'_> {
     fn restart(&mut self, base: u64) {
         self.bytes.clear();
         (self.base, self.searched) = (base, 0);
@@ -103,8 +103,8 @@ impl Window<'_> {
     }
 
     fn look(&mut self, rest: Rest) {
-        while let Some(place) = find(&self.bytes[self.searched..], self.needle) {
-            let at = self.searched + place;
+        while let Some(index) = find(&self.bytes[self.searched..], self.needle) {
+            let at = self.searched + index;
             // Its line may go on in bytes that are not here yet.
             let seen = self.bytes.len() - at;
             if rest == Rest::MayFollow && seen < self.needle.len() + LINE_BYTES_MAX {
@@ -117,7 +117,7 @@ impl Window<'_> {
             }
             let (start, end) = line_around(&self.bytes, at, self.needle.len());
             let line = text(&self.bytes[start..end]);
-            self.found.matches.push(Match { offset: self.base + at as u64, line });
+            self.found.matches.push(OutputMatch { offset: self.base + at as u64, line });
             self.searched = end.max(at + self.needle.len());
         }
         let undecided = self.bytes.len().saturating_sub(self.needle.len() - 1);
@@ -129,10 +129,10 @@ impl Window<'_> {
 fn line_around(bytes: &[u8], at: usize, length: usize) -> (usize, usize) {
     let far = at.saturating_sub(LINE_BYTES_MAX);
     let line_start = bytes[far..at].iter().rposition(|byte| *byte == b'\n');
-    let line_start = line_start.map_or(far, |place| far + place + 1);
+    let line_start = line_start.map_or(far, |index| far + index + 1);
     let from = at + length;
     let line_end = bytes[from..].iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n');
-    let line_end = line_end.map_or(bytes.len().min(from + LINE_BYTES_MAX), |place| from + place);
+    let line_end = line_end.map_or(bytes.len().min(from + LINE_BYTES_MAX), |index| from + index);
     if line_end - line_start <= LINE_BYTES_MAX {
         return (line_start, line_end);
     }
@@ -156,8 +156,8 @@ fn text(bytes: &[u8]) -> String {
 fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
     let (first, others) = needle.split_first()?;
     let mut from = 0;
-    while let Some(place) = hay[from..].iter().position(|byte| byte == first) {
-        let at = from + place;
+    while let Some(index) = hay[from..].iter().position(|byte| byte == first) {
+        let at = from + index;
         if hay[at + 1..].starts_with(others) {
             return Some(at);
         }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use rusqlite::{Connection, Transaction};
 use windlass_protocol::{Epoch, Seq, SessionId};
 
-use crate::index::{self, IndexError, Known};
+use crate::index::{self, IndexError, IndexedSession};
 use crate::indexer::rebuild_marker;
 use crate::journal::{GONE_PREFIX, NEW_PREFIX};
 use crate::load;
-use crate::shared::Row;
+use crate::shared::SessionRow;
 
 /// Removes what a node left that died while it made or removed a session.
 pub(crate) fn sweep(sessions_dir: &Path) -> io::Result<()> {
@@ -35,12 +35,12 @@ pub(crate) struct OpenIndex {
     pub(crate) writer: Connection,
     /// For lookups.
     pub(crate) reader: Connection,
-    pub(crate) home: IndexHome,
+    pub(crate) home: IndexLocation,
 }
 
 /// Where the index is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IndexHome {
+pub enum IndexLocation {
     File,
     /// The disk was full or could not be written when the node started. The next start writes the file.
     Memory,
@@ -63,7 +63,7 @@ pub(crate) fn open_index(path: &Path, sessions_dir: &Path) -> Result<OpenIndex, 
         opened => opened,
     };
     match opened {
-        Err(cause) if index::is_no_room(&cause) => {
+        Err(cause) if index::is_disk_unwritable(&cause) => {
             tracing::warn!(path = %path.display(), %cause,
                 "the index cannot be written; it is in memory until the next start");
             in_memory(path, sessions_dir).map_err(failed)
@@ -75,26 +75,28 @@ pub(crate) fn open_index(path: &Path, sessions_dir: &Path) -> Result<OpenIndex, 
 fn try_open(path: &Path, sessions_dir: &Path) -> rusqlite::Result<OpenIndex> {
     let mut writer = index::connect(path)?;
     fill(&mut writer, sessions_dir)?;
-    Ok(OpenIndex { writer, reader: index::connect(path)?, home: IndexHome::File })
+    Ok(OpenIndex { writer, reader: index::connect(path)?, home: IndexLocation::File })
 }
 
 fn in_memory(path: &Path, sessions_dir: &Path) -> rusqlite::Result<OpenIndex> {
     let (mut writer, reader) = index::in_memory(path)?;
     fill(&mut writer, sessions_dir)?;
-    Ok(OpenIndex { writer, reader, home: IndexHome::Memory })
+    Ok(OpenIndex { writer, reader, home: IndexLocation::Memory })
 }
 
 /// Takes everything into the index that the segments hold.
 fn fill(writer: &mut Connection, sessions_dir: &Path) -> rusqlite::Result<()> {
     index::prepare(writer)?;
-    let known = index::known(writer)?;
-    let mut known: HashMap<String, Known> =
+    let known = index::indexed_sessions(writer)?;
+    let mut known: HashMap<String, IndexedSession> =
         known.into_iter().map(|known| (known.id.clone(), known)).collect();
     let tx = writer.transaction()?;
     for id in session_dirs(sessions_dir) {
         match known.remove(id.as_str()) {
-            Some(Known { ended: true, .. }) => {}
-            Some(Known { indexed_seq, .. }) => catch_up(&tx, sessions_dir, &id, indexed_seq)?,
+            Some(IndexedSession { ended: true, .. }) => {}
+            Some(IndexedSession { indexed_seq, .. }) => {
+                catch_up(&tx, sessions_dir, &id, indexed_seq)?
+            }
             None => catch_up(&tx, sessions_dir, &id, Seq(0))?,
         }
     }
@@ -131,7 +133,10 @@ fn catch_up(
     for turn in &turns {
         index::put_turn(tx, id, turn)?;
     }
-    index::put_session(tx, &Row { facts: Arc::new(facts), kept_bytes: load::kept_bytes(&dir) })
+    index::put_session(
+        tx,
+        &SessionRow { facts: Arc::new(facts), kept_bytes: load::kept_bytes(&dir) },
+    )
 }
 
 fn delete_index(path: &Path) -> Result<(), IndexError> {

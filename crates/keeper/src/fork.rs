@@ -17,7 +17,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_protocol::confinement::{Confinement, Control, ControlReport, ControlState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, NOT_CARRIED_MAX, REASON_BYTES_MAX};
-use windlass_protocol::link::{Fork, ForkDone, ForkEnd, FromKeeper, Launch, NotCarried};
+use windlass_protocol::link::{ForkDone, ForkEnd, ForkOrder, FromKeeper, Launch, NotCarried};
 use windlass_protocol::text::bounded;
 use windlass_protocol::worker::{ToWorker, TwinOrder};
 use windlass_protocol::{ErrorCode, family};
@@ -52,7 +52,7 @@ const TWIN_ENDED: &str = "the twin ended before it said a word";
 /// A fork on its way.
 #[derive(Debug)]
 pub(crate) struct Forking {
-    fork: Box<Fork>,
+    fork: Box<ForkOrder>,
     /// What the twin's keeper holds, and would start if the twin were reset.
     launch: Box<Launch>,
     until: Instant,
@@ -94,7 +94,7 @@ impl Forking {
 }
 
 impl Keeper {
-    pub(crate) fn begin_fork(&mut self, fork: Box<Fork>) {
+    pub(crate) fn begin_fork(&mut self, fork: Box<ForkOrder>) {
         let session = fork.session.clone();
         match self.ask_worker(fork) {
             Ok(forking) => self.family.forking = Some(forking),
@@ -102,7 +102,7 @@ impl Keeper {
         }
     }
 
-    fn ask_worker(&mut self, fork: Box<Fork>) -> Result<Forking, Refused> {
+    fn ask_worker(&mut self, fork: Box<ForkOrder>) -> Result<Forking, Refused> {
         if self.family.forking.is_some() || self.worker.running.turn().is_some() {
             let message = "the session is busy".to_owned();
             return Err(Refused { code: ErrorCode::SessionBusy, message });
@@ -320,7 +320,7 @@ struct Twin {
 }
 
 impl Twin {
-    fn of(original: &Launch, fork: &Fork) -> Result<Self, Refused> {
+    fn of(original: &Launch, fork: &ForkOrder) -> Result<Self, Refused> {
         let first = original.family.as_deref();
         let first = first.ok_or_else(|| Refused::new("it was started without a room for twins"))?;
         let mut plan: Plan = serde_json::from_str(&original.plan)

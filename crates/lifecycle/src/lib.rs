@@ -8,4 +8,4 @@
 pub mod link;
 pub mod session;
 
-pub use session::{Effect, Event, Phase, Session};
+pub use session::{SessionEffect, SessionEvent, SessionMachine, SessionPhase};

@@ -11,5 +11,5 @@
 mod keeper_half;
 mod node_half;
 
-pub use keeper_half::{Done, KeeperHalf, Outgoing};
-pub use node_half::{Arrival, Given, NodeHalf};
+pub use keeper_half::{CommandProgress, KeeperHalf, OutgoingEvent};
+pub use node_half::{Arrival, LocalCommandSeq, NodeHalf};

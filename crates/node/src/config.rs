@@ -83,7 +83,7 @@ pub struct EnvironmentsConfig {
 
 impl Default for EnvironmentsConfig {
     fn default() -> Self {
-        Self { entries: EnvironmentsFile::usual(), error: None }
+        Self { entries: EnvironmentsFile::default_entries(), error: None }
     }
 }
 
@@ -170,7 +170,7 @@ impl Config {
 
     /// Interpreters that the user has named or has on PATH, by those names.
     pub(crate) fn named_interpreters(&self) -> Vec<String> {
-        let usual = EnvironmentsFile::usual();
+        let usual = EnvironmentsFile::default_entries();
         let entries = self.environments.entries.iter().chain(&usual);
         entries.map(|entry| entry.interpreter.clone()).collect()
     }

@@ -166,7 +166,7 @@ fn round(
 ) -> Result<Removal, Failure> {
     let mut removal = Removal::new(act, time);
     let (ended, total) = sized(ground, state, time)?;
-    let due = windlass_journal::due(&ended, total, limits, now_ms);
+    let due = windlass_journal::sessions_to_remove(&ended, total, limits, now_ms);
     let Some(picture) = Picture::take(ground, &due) else { return Ok(removal) };
     // Families first: what a twin's end has left goes also where its journal stays.
     removal.families(ground, &picture, Families::All);

@@ -119,7 +119,7 @@ impl Staged {
         let into = state(config).and_then(|state| state.directory(below)).map_err(failed)?;
         let here = Path::new("");
         // The twin's place last: with it the fork has its directories.
-        for part in [family::next_room(here), family::place(here)] {
+        for part in [family::next_room(here), family::twin_dir(here)] {
             self.move_in(&part, &into).map_err(|cause| {
                 let path = room.join(&part);
                 InstallError::Planted { path, cause }
@@ -166,7 +166,7 @@ pub(crate) fn sweep_staging(config: &Config) {
 
 /// Removes the place of a twin that has not come to be.
 pub(crate) fn remove_place(config: &Config, room: &Path) {
-    remove(config, &family::place(room));
+    remove(config, &family::twin_dir(room));
 }
 
 /// Removes one of the node's own directories, which a session could write, with all that is in it.

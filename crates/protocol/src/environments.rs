@@ -46,7 +46,7 @@ pub struct EnvironmentEntry {
 
 /// Why a file of environments is not understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FileError {
+pub enum EnvironmentsFileError {
     #[error("{0}")]
     Json(String),
     #[error("its version is {0}, and this release knows {FILE_VERSION}")]
@@ -62,24 +62,24 @@ pub enum FileError {
 }
 
 impl EnvironmentsFile {
-    pub fn parse(text: &str) -> Result<Self, FileError> {
-        let file: Self =
-            serde_json::from_str(text).map_err(|error| FileError::Json(error.to_string()))?;
+    pub fn parse(text: &str) -> Result<Self, EnvironmentsFileError> {
+        let file: Self = serde_json::from_str(text)
+            .map_err(|error| EnvironmentsFileError::Json(error.to_string()))?;
         if file.version != FILE_VERSION {
-            return Err(FileError::Version(file.version));
+            return Err(EnvironmentsFileError::Version(file.version));
         }
         if file.environments.len() > ENVIRONMENTS_MAX {
-            return Err(FileError::Environments(file.environments.len()));
+            return Err(EnvironmentsFileError::Environments(file.environments.len()));
         }
         for entry in &file.environments {
             if entry.pool.is_some_and(|pool| pool > POOL_MAX) {
-                return Err(FileError::Pool(entry.interpreter.clone()));
+                return Err(EnvironmentsFileError::Pool(entry.interpreter.clone()));
             }
             if entry.preload.len() > PRELOAD_MAX {
-                return Err(FileError::Preload(entry.interpreter.clone()));
+                return Err(EnvironmentsFileError::Preload(entry.interpreter.clone()));
             }
             if let Some(module) = entry.preload.iter().find(|name| !is_module(name)) {
-                return Err(FileError::Module(module.clone()));
+                return Err(EnvironmentsFileError::Module(module.clone()));
             }
         }
         Ok(file)
@@ -87,7 +87,7 @@ impl EnvironmentsFile {
 
     /// What there is without a file: the usual interpreter of each kind whose workers can be forked from a
     /// zygote, and nothing but its standard library.
-    pub fn usual() -> Vec<EnvironmentEntry> {
+    pub fn default_entries() -> Vec<EnvironmentEntry> {
         let forked = kinds::ALL.iter().filter(|kind| kind.starts_by(StartedBy::Zygote));
         let entry = |kind: &WorkerKind| EnvironmentEntry {
             interpreter: kind.interpreter.to_owned(),

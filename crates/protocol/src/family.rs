@@ -9,18 +9,18 @@
 use std::path::{Path, PathBuf};
 
 /// The twin's place in a room.
-pub fn place(room: &Path) -> PathBuf {
+pub fn twin_dir(room: &Path) -> PathBuf {
     room.join("t")
 }
 
 /// The twin's workspace.
 pub fn workspace(room: &Path) -> PathBuf {
-    place(room).join("w")
+    twin_dir(room).join("w")
 }
 
 /// The room for twins of the twin.
 pub fn room_of_twin(room: &Path) -> PathBuf {
-    place(room).join("r")
+    twin_dir(room).join("r")
 }
 
 /// The original's room after a fork.

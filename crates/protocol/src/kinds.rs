@@ -25,7 +25,7 @@ pub struct WorkerKind {
     pub starts: &'static [StartedBy],
     /// When what somebody types is complete.
     pub typed: TypedInput,
-    pub words: Words,
+    pub terms: LanguageTerms,
 }
 
 /// When what somebody types is a whole piece of code.
@@ -37,7 +37,7 @@ pub enum TypedInput {
 
 /// How types and values are written in a language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Words {
+pub struct LanguageTerms {
     pub string: &'static str,
     pub integer: &'static str,
     pub number: &'static str,
@@ -63,8 +63,8 @@ pub fn find(name: &str) -> Option<&'static WorkerKind> {
 }
 
 /// The words of a session's language, by the name of its kind.
-pub fn words_of(name: &str) -> &'static Words {
-    &find(name).unwrap_or(DEFAULT).words
+pub fn terms_of(name: &str) -> &'static LanguageTerms {
+    &find(name).unwrap_or(DEFAULT).terms
 }
 
 /// The names of all kinds, for people.

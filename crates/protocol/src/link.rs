@@ -53,14 +53,14 @@ pub enum ToKeeper {
         command: CommandSeq,
         after: LinkSeq,
         #[serde(flatten)]
-        act: Command,
+        act: KeeperCommand,
     },
 }
 
 /// What a node can have a keeper do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "act", rename_all = "snake_case")]
-pub enum Command {
+pub enum KeeperCommand {
     /// Give the worker this turn; the body is the code.
     TurnStart {
         turn: TurnNo,
@@ -88,9 +88,9 @@ pub enum Command {
         more: bool,
     },
     /// Have the idle worker fork a twin of itself, and start a keeper for it.
-    Fork(Box<Fork>),
+    Fork(Box<ForkOrder>),
     /// Remember that this turn has failed, because the node's disk is full: its end is told to clients and may
-    /// not be in the journal when the node dies. Only for a keeper that says [`Attached::remembers_failed`].
+    /// not be in the journal when the node dies. Only for a keeper that says [`AttachReply::remembers_failed`].
     TurnFailed { turn: TurnNo },
     /// End the worker and everything below it, then start a fresh one. A connection to a zygote may
     /// come with it, as with a launch.
@@ -103,7 +103,7 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FromKeeper {
-    Attached(Box<Attached>),
+    Attached(Box<AttachReply>),
     /// A worker waits.
     Prepared {
         /// The keeper's process id, as the node sees it.
@@ -137,7 +137,7 @@ pub enum FromKeeper {
 
 /// A twin to be made of a session. What it runs is what the original does, which its keeper knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fork {
+pub struct ForkOrder {
     pub session: SessionId,
     /// Where the twin's keeper is to listen.
     pub socket: PathBuf,
@@ -197,7 +197,7 @@ pub struct NotCarried {
 
 /// The keeper's answer to an attach it accepts; held events follow it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Attached {
+pub struct AttachReply {
     pub link: u32,
     pub epoch: Epoch,
     /// The keeper's process id, as the node sees it; 0 where the keeper cannot know it, and the
@@ -223,10 +223,10 @@ pub struct Attached {
     pub restarts: u32,
     /// How the session's processes are held together.
     pub hold: Hold,
-    /// Whether it knows [`Command::Fork`].
+    /// Whether it knows [`KeeperCommand::Fork`].
     #[serde(default)]
     pub forks: bool,
-    /// Whether it knows [`Command::TurnFailed`].
+    /// Whether it knows [`KeeperCommand::TurnFailed`].
     #[serde(default)]
     pub remembers_failed: bool,
     /// The last turns that nodes told to have failed.

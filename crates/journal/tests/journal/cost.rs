@@ -37,7 +37,7 @@ fn the_cost_of_a_turn_and_of_a_flood() {
     });
     report("the last output by range", 20_000, || {
         let to = log.facts().output_bytes;
-        let range = OutputRange { from: to - 2, to, whose: Whose::Turn(TurnNo(turn)) };
+        let range = OutputRange { from: to - 2, to, scope: OutputScope::Turn(TurnNo(turn)) };
         assert_eq!(log.reader().output(range).unwrap().bytes, "2\n");
     });
     report("a turn by id", 20_000, || {

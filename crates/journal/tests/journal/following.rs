@@ -26,7 +26,8 @@ fn a_reader_on_another_thread_sees_every_event_once_and_in_order() {
                 after = event.seq;
                 offset += body.len() as u64;
             }
-            let seen = reader.output(OutputRange { from: 0, to: offset, whose: Whose::Session });
+            let seen =
+                reader.output(OutputRange { from: 0, to: offset, scope: OutputScope::Session });
             assert_eq!(seen.unwrap().dropped_before, 0);
         }
         reader.output_end() == offset

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use windlass_journal::{CreateError, RemoveError, RetentionOptions, due};
+use windlass_journal::{CreateError, RemoveError, RetentionOptions, sessions_to_remove};
 
 use super::*;
 
@@ -138,7 +138,7 @@ fn retention_removes_ended_sessions_and_the_oldest_first() {
     let prune = |max_age, max_total_bytes| -> Vec<String> {
         let options = RetentionOptions { max_age, max_total_bytes };
         let (ended, total) = journal.ended().unwrap();
-        let due = due(&ended, total, options, 5_000);
+        let due = sessions_to_remove(&ended, total, options, 5_000);
         assert!(due.iter().all(|id| journal.remove(id).unwrap() >= 10_000));
         due.iter().map(SessionId::to_string).collect()
     };

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use windlass_journal::{
-    Journal, JournalOptions, NewEvent, NewSession, OutputRange, QUOTA_BYTES_DEFAULT, SessionLog,
-    SessionReader, Whose,
+    Journal, JournalOptions, NewEvent, NewSession, OutputRange, OutputScope, QUOTA_BYTES_DEFAULT,
+    SessionLog, SessionReader,
 };
 use windlass_protocol::event::{EndReason, EventKind, Outcome, Stream, Usage};
 use windlass_protocol::{Event, LinkSeq, Seq, SessionId, TurnId, TurnNo};

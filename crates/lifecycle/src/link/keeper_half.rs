@@ -7,18 +7,18 @@ use bytes::{Bytes, BytesMut};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::frame::{self, EncodeError};
 use windlass_protocol::limits::{MESSAGE_BYTES_MAX, UNACKED_BYTES_MAX};
-use windlass_protocol::link::{Command, CommandSeq, FromKeeper, RefuseReason};
+use windlass_protocol::link::{CommandSeq, FromKeeper, KeeperCommand, RefuseReason};
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
 /// An event ready for the wire: the frame up to its body, and the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingEvent {
     pub link: LinkSeq,
     pub head: Bytes,
     pub body: Bytes,
 }
 
-impl Outgoing {
+impl OutgoingEvent {
     fn len(&self) -> usize {
         self.head.len() + self.body.len()
     }
@@ -26,15 +26,15 @@ impl Outgoing {
 
 /// What became of a command frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Done {
+pub enum CommandProgress {
     /// Seen before, or out of order: nothing to do.
-    Already,
+    Ignored,
     /// More frames of it must come.
-    Partly,
+    Incomplete,
     /// Do it now, with its whole body.
-    Now(Command, Bytes),
+    Execute(KeeperCommand, Bytes),
     /// Its frames together are over the message limit; it counts as seen and is not done.
-    TooLarge(Command),
+    TooLarge(KeeperCommand),
 }
 
 /// See the module's first lines.
@@ -42,15 +42,15 @@ pub enum Done {
 pub struct KeeperHalf {
     epoch: Epoch,
     last: LinkSeq,
-    held: VecDeque<Outgoing>,
+    held: VecDeque<OutgoingEvent>,
     held_bytes: usize,
     seen: CommandSeq,
-    partial: Option<Partial>,
+    partial: Option<PartialCommand>,
 }
 
 /// A command whose last frame has not come.
 #[derive(Debug)]
-struct Partial {
+struct PartialCommand {
     command: CommandSeq,
     body: BytesMut,
     fits: bool,
@@ -96,7 +96,7 @@ impl KeeperHalf {
     }
 
     /// What is held after `link`, oldest first. Held events are consecutive, so this seeks.
-    pub fn held_after(&self, link: LinkSeq) -> impl Iterator<Item = &Outgoing> {
+    pub fn held_after(&self, link: LinkSeq) -> impl Iterator<Item = &OutgoingEvent> {
         let first = self.held.front().map_or(0, |event| event.link.0);
         let skip = link.0.saturating_add(1).saturating_sub(first).min(self.held.len() as u64);
         self.held.range(skip as usize..)
@@ -109,12 +109,12 @@ impl KeeperHalf {
         turn: Option<TurnNo>,
         event: EventKind,
         body: Bytes,
-    ) -> Result<Outgoing, EncodeError> {
+    ) -> Result<OutgoingEvent, EncodeError> {
         let link = self.last.next();
         let header = FromKeeper::Event { link, command: self.seen, turn, event };
         let mut head = Vec::with_capacity(160);
         frame::encode_head(&mut head, &header, body.len())?;
-        let outgoing = Outgoing { link, head: head.into(), body };
+        let outgoing = OutgoingEvent { link, head: head.into(), body };
         self.last = link;
         self.held_bytes += outgoing.len();
         self.held.push_back(outgoing.clone());
@@ -134,23 +134,29 @@ impl KeeperHalf {
     }
 
     /// One frame of a command came.
-    pub fn command(&mut self, command: CommandSeq, act: Command, body: &Bytes) -> Done {
+    pub fn command(
+        &mut self,
+        command: CommandSeq,
+        act: KeeperCommand,
+        body: &Bytes,
+    ) -> CommandProgress {
         if self.seen.0.checked_add(1) != Some(command.0) {
-            return Done::Already;
+            return CommandProgress::Ignored;
         }
         let more = matches!(
             act,
-            Command::TurnStart { more: true, .. } | Command::TurnInput { more: true, .. }
+            KeeperCommand::TurnStart { more: true, .. }
+                | KeeperCommand::TurnInput { more: true, .. }
         );
         if !more && self.partial.is_none() {
             self.seen = command;
-            return Done::Now(act, body.clone());
+            return CommandProgress::Execute(act, body.clone());
         }
         let mut partial = self
             .partial
             .take()
             .filter(|partial| partial.command == command)
-            .unwrap_or(Partial { command, body: BytesMut::new(), fits: true });
+            .unwrap_or(PartialCommand { command, body: BytesMut::new(), fits: true });
         if partial.body.len() + body.len() > MESSAGE_BYTES_MAX {
             partial.fits = false;
             partial.body = BytesMut::new();
@@ -159,9 +165,13 @@ impl KeeperHalf {
         }
         if more {
             self.partial = Some(partial);
-            return Done::Partly;
+            return CommandProgress::Incomplete;
         }
         self.seen = command;
-        if partial.fits { Done::Now(act, partial.body.freeze()) } else { Done::TooLarge(act) }
+        if partial.fits {
+            CommandProgress::Execute(act, partial.body.freeze())
+        } else {
+            CommandProgress::TooLarge(act)
+        }
     }
 }

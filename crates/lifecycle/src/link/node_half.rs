@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use windlass_protocol::frame::{self, EncodeError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
-use windlass_protocol::link::{Attached, Command, CommandSeq, LINK, Launch, ToKeeper};
+use windlass_protocol::link::{AttachReply, CommandSeq, KeeperCommand, LINK, Launch, ToKeeper};
 use windlass_protocol::{Epoch, LinkSeq, TurnNo, parts};
 
 /// What an event's number says about it.
@@ -23,13 +23,13 @@ pub enum Arrival {
 /// A command's place among those that this node has given, from 1. On the link it is counted on
 /// from the last command of the nodes before, which only the keeper knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Given(u64);
+pub struct LocalCommandSeq(u64);
 
 /// A command the keeper has not confirmed.
 #[derive(Debug, Clone, PartialEq)]
-struct Unseen {
-    given: Given,
-    act: Command,
+struct UnseenCommand {
+    given: LocalCommandSeq,
+    act: KeeperCommand,
     body: Bytes,
 }
 
@@ -46,8 +46,8 @@ pub struct NodeHalf {
     /// The last command of the nodes before; unknown until the keeper has answered, and nothing is
     /// sent until then.
     before: Option<CommandSeq>,
-    last: Given,
-    unseen: VecDeque<Unseen>,
+    last: LocalCommandSeq,
+    unseen: VecDeque<UnseenCommand>,
 }
 
 impl NodeHalf {
@@ -59,7 +59,7 @@ impl NodeHalf {
             withheld: None,
             told: after,
             before: None,
-            last: Given(0),
+            last: LocalCommandSeq(0),
             unseen: VecDeque::new(),
         }
     }
@@ -94,7 +94,11 @@ impl NodeHalf {
     }
 
     /// The keeper accepted. Appends the commands that it has not seen to `out`.
-    pub fn attached(&mut self, attached: &Attached, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    pub fn attached(
+        &mut self,
+        attached: &AttachReply,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
         let before = *self.before.get_or_insert(attached.command);
         self.seen(attached.command);
         self.unseen.iter().try_for_each(|unseen| encode_command(out, self.told, before, unseen))
@@ -102,9 +106,9 @@ impl NodeHalf {
 
     /// Whether the keeper must be given `turn` (again): it never had it and none of the commands
     /// on their way brings it.
-    pub fn lacks(&self, attached: &Attached, turn: TurnNo) -> bool {
+    pub fn lacks(&self, attached: &AttachReply, turn: TurnNo) -> bool {
         let on_its_way = self.unseen.iter().any(
-            |unseen| matches!(unseen.act, Command::TurnStart { turn: sent, .. } if sent == turn),
+            |unseen| matches!(unseen.act, KeeperCommand::TurnStart { turn: sent, .. } if sent == turn),
         );
         attached.last_turn < turn && !on_its_way
     }
@@ -113,12 +117,12 @@ impl NodeHalf {
     /// One that does not fit a frame is not kept: it was never given.
     pub fn command(
         &mut self,
-        act: Command,
+        act: KeeperCommand,
         body: Bytes,
         out: &mut Vec<u8>,
-    ) -> Result<Given, EncodeError> {
-        let given = Given(self.last.0 + 1);
-        let unseen = Unseen { given, act, body };
+    ) -> Result<LocalCommandSeq, EncodeError> {
+        let given = LocalCommandSeq(self.last.0 + 1);
+        let unseen = UnseenCommand { given, act, body };
         let after = self.journaled();
         match self.before {
             Some(before) => {
@@ -140,7 +144,7 @@ impl NodeHalf {
         }
     }
 
-    pub fn is_seen(&self, given: Given) -> bool {
+    pub fn is_seen(&self, given: LocalCommandSeq) -> bool {
         self.unseen.front().is_none_or(|unseen| unseen.given > given)
     }
 
@@ -166,7 +170,7 @@ impl NodeHalf {
 }
 
 /// A command's number on the link. The keeper's own count is not trusted to leave room.
-fn number(before: CommandSeq, given: Given) -> CommandSeq {
+fn number(before: CommandSeq, given: LocalCommandSeq) -> CommandSeq {
     CommandSeq(before.0.saturating_add(given.0))
 }
 
@@ -174,7 +178,7 @@ fn encode_command(
     out: &mut Vec<u8>,
     after: LinkSeq,
     before: CommandSeq,
-    unseen: &Unseen,
+    unseen: &UnseenCommand,
 ) -> Result<(), EncodeError> {
     let command = number(before, unseen.given);
     let start = out.len();
@@ -194,18 +198,18 @@ fn encode_command(
 }
 
 /// Whether a command whose number is not known yet will fit, whatever its number is.
-fn check_command(unseen: &Unseen) -> Result<(), EncodeError> {
+fn check_command(unseen: &UnseenCommand) -> Result<(), EncodeError> {
     let (command, after) = (CommandSeq(u64::MAX), LinkSeq(u64::MAX));
     let act = with_more(&unseen.act, false);
     let bytes = unseen.body.len().min(CHUNK_BYTES_MAX);
     frame::encode_head(&mut Vec::new(), &ToKeeper::Command { command, after, act }, bytes)
 }
 
-fn with_more(act: &Command, more: bool) -> Command {
+fn with_more(act: &KeeperCommand, more: bool) -> KeeperCommand {
     match act {
-        Command::TurnStart { turn, .. } => Command::TurnStart { turn: *turn, more },
-        Command::TurnInput { turn, eof, .. } => {
-            Command::TurnInput { turn: *turn, more, eof: *eof && !more }
+        KeeperCommand::TurnStart { turn, .. } => KeeperCommand::TurnStart { turn: *turn, more },
+        KeeperCommand::TurnInput { turn, eof, .. } => {
+            KeeperCommand::TurnInput { turn: *turn, more, eof: *eof && !more }
         }
         other => other.clone(),
     }
@@ -259,14 +263,14 @@ mod tests {
     #[test]
     fn a_command_that_fits_no_frame_is_never_given_before_and_after_the_keeper_answered() {
         let fork = |bytes: usize| {
-            Command::Fork(Box::new(windlass_protocol::link::Fork {
+            KeeperCommand::Fork(Box::new(windlass_protocol::link::ForkOrder {
                 session: windlass_protocol::SessionId::parse("t").expect("an id"),
                 socket: "s".repeat(bytes).into(),
                 room: "/r".into(),
                 cgroups: Vec::new(),
             }))
         };
-        let attached: Attached = serde_json::from_value(serde_json::json!({
+        let attached: AttachReply = serde_json::from_value(serde_json::json!({
             "link": LINK, "epoch": 1, "pid": 1, "last": 0, "command": u64::MAX - 1, "last_turn": 0,
             "restarts": 0, "hold": "subreaper",
         }))
@@ -279,7 +283,7 @@ mod tests {
         assert_eq!(told(&mut out).len(), 1);
         assert!(half.command(fork(100_000), Bytes::new(), &mut out).is_err());
         assert!(out.is_empty());
-        let second = half.command(Command::Restart, Bytes::new(), &mut out).expect("it fits");
-        assert_eq!((first, second), (Given(1), Given(2)));
+        let second = half.command(KeeperCommand::Restart, Bytes::new(), &mut out).expect("it fits");
+        assert_eq!((first, second), (LocalCommandSeq(1), LocalCommandSeq(2)));
     }
 }

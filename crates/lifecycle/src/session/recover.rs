@@ -7,11 +7,11 @@ use windlass_protocol::TurnNo;
 use windlass_protocol::event::{EndReason, StopCause};
 
 use super::forks::ARRIVING;
-use super::{Effect, Fork, Fresh, OldWorker, Phase, Session};
+use super::{ForkState, OldWorker, SessionEffect, SessionMachine, SessionPhase, WorkerHistory};
 
 /// What is known of a session where its journal is not read again from the start: an index, say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct RecoveryFacts {
     /// Turns accepted and not finished, in that order.
     pub open: Vec<TurnNo>,
     /// What the first of them is at, if the worker is up.
@@ -39,26 +39,28 @@ pub enum WorkerFact {
     Gone,
 }
 
-impl Session {
-    /// The session that the facts describe. Nothing is to be done about it but [`Session::resume`].
+impl SessionMachine {
+    /// The session that the facts describe. Nothing is to be done about it but [`SessionMachine::resume`].
     #[must_use]
-    pub fn recover(facts: Facts) -> Self {
+    pub fn recover(facts: RecoveryFacts) -> Self {
         let mut waiting = VecDeque::from(facts.open);
         let phase = match facts.worker {
-            WorkerFact::Starting => Phase::Starting,
+            WorkerFact::Starting => SessionPhase::Starting,
             WorkerFact::Gone => {
-                Phase::Restarting { old: OldWorker::Gone, fresh: super::FIRST_OF_ROW }
+                SessionPhase::Restarting { old: OldWorker::Gone, history: super::FIRST_START }
             }
             WorkerFact::Up => match (waiting.pop_front(), facts.first) {
-                (None, _) => Phase::Idle(Fresh::default()),
-                (Some(turn), FirstTurn::Running) => Phase::Busy { turn },
-                (Some(turn), FirstTurn::AwaitingInput) => Phase::AwaitingInput { turn },
-                (Some(turn), FirstTurn::Interrupting(cause)) => Phase::Interrupting { turn, cause },
+                (None, _) => SessionPhase::Idle(WorkerHistory::default()),
+                (Some(turn), FirstTurn::Running) => SessionPhase::Busy { turn },
+                (Some(turn), FirstTurn::AwaitingInput) => SessionPhase::AwaitingInput { turn },
+                (Some(turn), FirstTurn::Interrupting(cause)) => {
+                    SessionPhase::Interrupting { turn, cause }
+                }
             },
         };
         // A hold went with its node.
         let is_arriving = facts.is_twin && facts.worker == WorkerFact::Starting;
-        let fork = if is_arriving { ARRIVING } else { Fork::None };
+        let fork = if is_arriving { ARRIVING } else { ForkState::None };
         Self { phase, waiting, restarts: facts.restarts, fork }
     }
 
@@ -67,20 +69,22 @@ impl Session {
     /// `restarts` how many restarts it was told to do. The performer arms the running turn's
     /// deadline and grace itself: only it knows what is left of them.
     #[must_use]
-    pub fn resume(&self, last_turn: TurnNo, restarts: u32) -> Vec<Effect> {
-        let mut todo = Vec::new();
+    pub fn resume(&self, last_turn: TurnNo, restarts: u32) -> Vec<SessionEffect> {
+        let mut effects = Vec::new();
         if restarts < self.restarts && !self.is_ended() {
-            todo.push(Effect::RestartWorker);
+            effects.push(SessionEffect::RestartWorker);
         }
         if let Some(turn) = self.current().filter(|&turn| turn > last_turn) {
-            todo.push(Effect::Start { turn });
+            effects.push(SessionEffect::Start { turn });
         }
         match self.phase {
-            Phase::Interrupting { turn, .. } => todo.push(Effect::InterruptAgain { turn }),
-            Phase::Ended { reason: EndReason::KeeperLost | EndReason::NodeGone } => {}
-            Phase::Ended { .. } => todo.push(Effect::StopKeeper),
+            SessionPhase::Interrupting { turn, .. } => {
+                effects.push(SessionEffect::InterruptAgain { turn })
+            }
+            SessionPhase::Ended { reason: EndReason::KeeperLost | EndReason::NodeGone } => {}
+            SessionPhase::Ended { .. } => effects.push(SessionEffect::StopKeeper),
             _ => {}
         }
-        todo
+        effects
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use windlass_lifecycle::link::{Arrival, Done, KeeperHalf, NodeHalf};
+use windlass_lifecycle::link::{Arrival, CommandProgress, KeeperHalf, NodeHalf};
 use windlass_protocol::event::{EventKind, Stream};
 use windlass_protocol::frame::{self, Decoder};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
-use windlass_protocol::link::{Attached, Command, FromKeeper, Hold, LINK, ToKeeper};
+use windlass_protocol::link::{AttachReply, FromKeeper, Hold, KeeperCommand, LINK, ToKeeper};
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
 /// What one connection carries: bytes on their way, in both directions.
@@ -180,7 +180,7 @@ impl World {
         let node = &mut self.nodes[place];
         node.asked.push(turn);
         let mut out = Vec::new();
-        let act = Command::TurnStart { turn, more: false };
+        let act = KeeperCommand::TurnStart { turn, more: false };
         let body = Bytes::from(vec![b'x'; length]);
         node.half.command(act, body, &mut out).expect("it fits");
         node.wire.as_mut().expect("checked above").to_keeper.extend(out);
@@ -227,10 +227,10 @@ impl World {
             ToKeeper::Command { command, after, act } => {
                 self.keeper.acknowledge(after);
                 match self.keeper.command(command, act, body) {
-                    Done::Now(Command::TurnStart { turn, .. }, _) => {
+                    CommandProgress::Execute(KeeperCommand::TurnStart { turn, .. }, _) => {
                         self.done.push((self.keeper.epoch(), turn));
                     }
-                    Done::Already => self.coverage.resent += 1,
+                    CommandProgress::Ignored => self.coverage.resent += 1,
                     _ => {}
                 }
             }
@@ -253,7 +253,7 @@ impl World {
             self.nodes[former].wire = None;
         }
         self.heard = Some(place);
-        let attached = FromKeeper::Attached(Box::new(Attached {
+        let attached = FromKeeper::Attached(Box::new(AttachReply {
             link: LINK,
             epoch,
             pid: 1,

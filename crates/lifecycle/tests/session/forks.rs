@@ -1,12 +1,12 @@
 //! A session while a twin of it is made, and a twin before its worker is up.
 
 use expect_test::{Expect, expect};
-use windlass_lifecycle::session::Session;
+use windlass_lifecycle::session::SessionMachine;
 
 use super::{check, run_from};
 
 fn check_twin(script: &str, expected: Expect) {
-    expected.assert_eq(&run_from(Session::twin(), script).1);
+    expected.assert_eq(&run_from(SessionMachine::twin(), script).1);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 
 use bytes::Bytes;
 use windlass_lifecycle::session::Loss;
-use windlass_lifecycle::{Effect, Event};
+use windlass_lifecycle::{SessionEffect, SessionEvent};
 use windlass_protocol::event::{EndReason, EventKind, StopCause, TurnError, Usage};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
-use windlass_protocol::link::Command;
+use windlass_protocol::link::KeeperCommand;
 use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
 
 use super::actor::Actor;
@@ -19,42 +19,42 @@ use crate::failure::{Failure, remedy};
 
 impl Actor {
     /// Plans what `effect` asks for. `reported` is what the keeper said of the turn that it is about.
-    pub(super) fn plan(&mut self, effect: Effect, reported: &mut Option<Reported>) {
+    pub(super) fn plan(&mut self, effect: SessionEffect, reported: &mut Option<Reported>) {
         match effect {
-            Effect::Accept { turn } => self.record_accepted(turn),
-            Effect::Start { turn } if self.keeper.was_given(turn) => self.goes_on(turn),
-            Effect::Start { turn } => {
+            SessionEffect::Accept { turn } => self.record_accepted(turn),
+            SessionEffect::Start { turn } if self.keeper.was_given(turn) => self.goes_on(turn),
+            SessionEffect::Start { turn } => {
                 self.queue.limits.turn_starts();
                 self.round.acts.push(Act::Start { turn });
             }
-            Effect::Interrupt { turn, cause } => self.plan_interrupt(turn, cause),
-            Effect::InterruptAgain { turn } => self.round.acts.push(Act::Interrupt { turn }),
-            Effect::Finish { turn, outcome, code, loss } => {
+            SessionEffect::Interrupt { turn, cause } => self.plan_interrupt(turn, cause),
+            SessionEffect::InterruptAgain { turn } => self.round.acts.push(Act::Interrupt { turn }),
+            SessionEffect::Finish { turn, outcome, code, loss } => {
                 let of_turn = reported.take_if(|reported| reported.turn == turn);
                 self.finish(turn, outcome, code, loss, of_turn);
             }
-            Effect::Hold => {
+            SessionEffect::Hold => {
                 if !self.fork.grant(self.journal.facts()) {
-                    self.apply(Event::HoldReleased);
+                    self.apply(SessionEvent::HoldReleased);
                 }
             }
-            Effect::RefuseHold { code } => {
+            SessionEffect::RefuseHold { code } => {
                 let message = format!("session {} is not idle", self.id);
                 self.fork.refuse(Failure::new(code, message));
             }
             // The keeper may have been told by an earlier node. `caught_up` tells it what it was not.
-            Effect::RestartWorker if self.keeper.attached.is_some() => {}
-            Effect::RestartWorker => {
+            SessionEffect::RestartWorker if self.keeper.attached.is_some() => {}
+            SessionEffect::RestartWorker => {
                 self.round.acts.push(Act::Restart);
                 self.keeper.expect_answer();
             }
-            Effect::StopKeeper => self.round.acts.push(Act::StopKeeper),
-            Effect::End { reason } => self.record_end(reason),
+            SessionEffect::StopKeeper => self.round.acts.push(Act::StopKeeper),
+            SessionEffect::End { reason } => self.record_end(reason),
             // Those who asked are told where the request is served.
-            Effect::Refuse { .. }
-            | Effect::RefuseInterrupt { .. }
-            | Effect::RefuseInput { .. }
-            | Effect::GiveInput { .. } => {}
+            SessionEffect::Refuse { .. }
+            | SessionEffect::RefuseInterrupt { .. }
+            | SessionEffect::RefuseInput { .. }
+            | SessionEffect::GiveInput { .. } => {}
         }
     }
 
@@ -165,14 +165,17 @@ impl Actor {
         match act {
             Act::Start { turn } => {
                 if let Some(code) = self.queue.start(turn) {
-                    self.keeper.command(Command::TurnStart { turn, more: false }, code);
+                    self.keeper.command(KeeperCommand::TurnStart { turn, more: false }, code);
                 }
             }
             Act::Interrupt { turn } => {
-                self.keeper.command(Command::Interrupt { turn }, Bytes::new());
+                self.keeper.command(KeeperCommand::Interrupt { turn }, Bytes::new());
             }
             Act::Input { turn, bytes, eof, reply } => {
-                match self.keeper.command(Command::TurnInput { turn, more: false, eof }, bytes) {
+                match self
+                    .keeper
+                    .command(KeeperCommand::TurnInput { turn, more: false, eof }, bytes)
+                {
                     Some(command) => self.keeper.confirm_later(command, turn, reply),
                     None => {
                         let message = "the keeper cannot be told";
@@ -185,11 +188,11 @@ impl Actor {
                 let zygote =
                     zygote.and_then(|of| self.context.host.provision.zygote_connection(of));
                 self.keeper.link.pass(zygote);
-                self.keeper.command(Command::Restart, Bytes::new());
+                self.keeper.command(KeeperCommand::Restart, Bytes::new());
             }
             Act::StopKeeper => {
                 let grace_ms = self.life.closing_grace_ms();
-                self.keeper.command(Command::Shutdown { grace_ms }, Bytes::new());
+                self.keeper.command(KeeperCommand::Shutdown { grace_ms }, Bytes::new());
             }
             Act::PassCall(part) => {
                 let within = self.queue.turns.get(part.turn).and_then(|turn| turn.within.clone());
@@ -208,7 +211,7 @@ impl Actor {
 
     /// Has the keeper remember that a turn fails.
     pub(super) fn tell_failed(&mut self, turn: TurnNo) {
-        self.keeper.command(Command::TurnFailed { turn }, Bytes::new());
+        self.keeper.command(KeeperCommand::TurnFailed { turn }, Bytes::new());
     }
 }
 

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use windlass_journal::{Facts, NewSession, SessionLog};
-use windlass_lifecycle::Session as Machine;
+use windlass_journal::{NewSession, SessionFacts, SessionLog};
+use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{CopyScope, LeftOutDirectory};
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::link::{Attached, Fork, ForkDone, ForkEnd};
+use windlass_protocol::link::{AttachReply, ForkDone, ForkEnd, ForkOrder};
 use windlass_protocol::policy::Policy;
 use windlass_protocol::worker::FORKS;
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
@@ -92,7 +92,7 @@ impl ForkSide {
 
     /// Takes the keeper's current room. A fork command that the keeper has not seen yet may already
     /// have moved this node to a deeper room, which then stays.
-    pub fn keeper_said(&mut self, attached: &Attached) {
+    pub fn keeper_said(&mut self, attached: &AttachReply) {
         let depth = |room: &PathBuf| room.components().count();
         let said = attached.room.as_ref().filter(|_| attached.forks);
         if said.map(depth) > self.current.as_ref().map(depth) {
@@ -130,7 +130,7 @@ impl ForkSide {
 
     /// The session is held: whoever waited for that learns what its twin must be like. Whether somebody
     /// still wants it held.
-    pub fn grant(&mut self, facts: &Facts) -> bool {
+    pub fn grant(&mut self, facts: &SessionFacts) -> bool {
         let Some(reply) = self.wanting.take() else { return false };
         let original = self.original(facts);
         let is_wanted = original.is_ok();
@@ -164,7 +164,7 @@ impl ForkSide {
         }
     }
 
-    fn original(&self, facts: &Facts) -> Result<Original, Failure> {
+    fn original(&self, facts: &SessionFacts) -> Result<Original, Failure> {
         let first = self.room.as_deref().ok_or_else(|| {
             refused("it was made by an earlier release, without a room for twins")
         })?;
@@ -264,7 +264,7 @@ async fn make(
             return Err(failure);
         }
     };
-    let (actor, handle) = start::assemble(context, Machine::twin(), log, link, spec);
+    let (actor, handle) = start::assemble(context, SessionMachine::twin(), log, link, spec);
     context.admit(handle.clone());
     context.metrics.session_created();
     tokio::spawn(actor.run());
@@ -306,7 +306,7 @@ async fn remove_place(context: &Arc<Context>, id: &SessionId, room: PathBuf) {
 struct Prepared {
     new: NewSession,
     spec: Spec,
-    fork: Fork,
+    fork: ForkOrder,
     /// What the copy of the workspace does not have.
     left_out: NotCopied,
 }
@@ -372,7 +372,7 @@ fn prepare(
         return Err(Failure::of_machine(what, &error)
             .unwrap_or_else(|| refused(&format!("{what}: {error}"))));
     }
-    Ok(Prepared { new, spec, fork: Fork { session: id, socket, room, cgroups }, left_out })
+    Ok(Prepared { new, spec, fork: ForkOrder { session: id, socket, room, cgroups }, left_out })
 }
 
 /// A link into the original's workspace is made only where the twin cannot write through it: what keeps

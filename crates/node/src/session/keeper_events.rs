@@ -4,11 +4,11 @@
 use bytes::Bytes;
 use windlass_lifecycle::link::Arrival;
 use windlass_lifecycle::session::KeeperLoss;
-use windlass_lifecycle::{Effect, Event};
+use windlass_lifecycle::{SessionEffect, SessionEvent};
 use windlass_protocol::api::{DisplayRef, SessionState, StdinWait, TurnState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::host::CancelReason;
-use windlass_protocol::link::{Attached, FromKeeper, RefuseReason};
+use windlass_protocol::link::{AttachReply, FromKeeper, RefuseReason};
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{LinkSeq, Outcome, Seq, TurnNo};
 
@@ -80,7 +80,7 @@ impl Actor {
         None
     }
 
-    fn take_attached(&mut self, attached: Attached) {
+    fn take_attached(&mut self, attached: AttachReply) {
         self.greet(&attached);
         if !self.queue.has_deadline() {
             self.queue.rearm(&attached, self.machine.current());
@@ -93,7 +93,7 @@ impl Actor {
     }
 
     /// The keeper answered: now it gets the commands that waited for it.
-    pub(super) fn greet(&mut self, attached: &Attached) {
+    pub(super) fn greet(&mut self, attached: &AttachReply) {
         {
             let mut info = self.view.info();
             let pid = Some(attached.pid).filter(|pid| *pid != 0);
@@ -115,7 +115,7 @@ impl Actor {
         self.keeper.has_answered();
         self.drop_unended(&attached);
         for effect in self.machine.resume(attached.last_turn, attached.restarts) {
-            if let Effect::Start { turn } = effect
+            if let SessionEffect::Start { turn } = effect
                 && !self.keeper.link.half.lacks(&attached, turn)
             {
                 continue;
@@ -131,20 +131,20 @@ impl Actor {
         }
         if attached.running.is_some() && attached.running != self.machine.current() {
             // It runs a turn that the journal knows as ended: only a fresh worker is sure.
-            self.apply(Event::ResetAsked);
+            self.apply(SessionEvent::ResetAsked);
         }
     }
 
     /// A turn that the keeper has ended although the journal never learned so (the disk was full
     /// when a node died) would otherwise be waited for forever.
-    fn drop_unended(&mut self, attached: &Attached) {
+    fn drop_unended(&mut self, attached: &AttachReply) {
         if let Some(turn) = self.machine.current()
             && turn <= attached.last_turn
             && attached.running.is_none()
             && attached.last <= self.keeper.link.half.after()
         {
             self.journal.cut(turn);
-            self.apply(Event::TurnDone { turn, outcome: WorkerOutcome::Error });
+            self.apply(SessionEvent::TurnDone { turn, outcome: WorkerOutcome::Error });
         }
     }
 
@@ -227,7 +227,7 @@ impl Actor {
             self.journal.cut(turn);
         }
         let mut reported = Some(reported);
-        self.apply_reported(Event::TurnDone { turn, outcome }, &mut reported);
+        self.apply_reported(SessionEvent::TurnDone { turn, outcome }, &mut reported);
         if let Some(Reported { link, .. }) = reported {
             // Late: the turn had been ended without the keeper. Its number must not be lost.
             let kind = dropped(1, "the late end of a turn");
@@ -270,7 +270,7 @@ impl Actor {
                 return;
             }
         }
-        self.apply(Event::KeeperLost(KeeperLoss::Died));
+        self.apply(SessionEvent::KeeperLost(KeeperLoss::Died));
         self.commit();
     }
 
@@ -278,7 +278,7 @@ impl Actor {
     pub(super) fn lose_keeper(&mut self, why: &str) {
         tracing::warn!(session = %self.id, why, "ending the keeper");
         self.end_keeper();
-        self.apply(Event::KeeperLost(KeeperLoss::Died));
+        self.apply(SessionEvent::KeeperLost(KeeperLoss::Died));
     }
 
     pub(super) fn end_keeper(&self) {
@@ -303,17 +303,17 @@ fn dropped(count: u64, reason: &str) -> EventKind {
 }
 
 /// What an event means for the session's life.
-fn lifecycle_event(turn: Option<TurnNo>, kind: &EventKind) -> Option<Event> {
+fn lifecycle_event(turn: Option<TurnNo>, kind: &EventKind) -> Option<SessionEvent> {
     let of_turn = turn.unwrap_or_default();
     match kind {
-        EventKind::WorkerReady { .. } => Some(Event::WorkerReady),
+        EventKind::WorkerReady { .. } => Some(SessionEvent::WorkerReady),
         EventKind::WorkerEnded { replaced: true, .. } => {
-            Some(Event::WorkerReplaced { running: turn })
+            Some(SessionEvent::WorkerReplaced { running: turn })
         }
-        EventKind::WorkerEnded { limit, .. } => Some(Event::WorkerEnded { limit: *limit }),
-        EventKind::ProtocolBroken { .. } => Some(Event::ProtocolBroken),
-        EventKind::StdinWait { .. } => Some(Event::StdinWaited { turn: of_turn }),
-        EventKind::InputTaken { .. } => Some(Event::InputTaken { turn: of_turn }),
+        EventKind::WorkerEnded { limit, .. } => Some(SessionEvent::WorkerEnded { limit: *limit }),
+        EventKind::ProtocolBroken { .. } => Some(SessionEvent::ProtocolBroken),
+        EventKind::StdinWait { .. } => Some(SessionEvent::StdinWaited { turn: of_turn }),
+        EventKind::InputTaken { .. } => Some(SessionEvent::InputTaken { turn: of_turn }),
         _ => None,
     }
 }

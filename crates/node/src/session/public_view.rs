@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::watch;
-use windlass_journal::Facts;
-use windlass_lifecycle::Session as Machine;
+use windlass_journal::SessionFacts;
+use windlass_lifecycle::SessionMachine;
 use windlass_protocol::api::{Ended, Session};
 use windlass_protocol::{Seq, TurnId};
 
@@ -26,8 +26,8 @@ impl PublicView {
     /// Makes a round's changes visible. `owed` is the session's end, where the journal does not have it yet.
     pub fn publish(
         &self,
-        machine: &Machine,
-        facts: &Facts,
+        machine: &SessionMachine,
+        facts: &SessionFacts,
         running: Option<TurnId>,
         owed: Option<Ended>,
     ) {

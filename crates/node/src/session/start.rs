@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use windlass_client::stream::LeanStream;
-use windlass_journal::{AppendError, CreateError, Facts, NewSession, SessionLog};
-use windlass_lifecycle::Session as Machine;
+use windlass_journal::{AppendError, CreateError, NewSession, SessionFacts, SessionLog};
+use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::kinds;
@@ -79,7 +79,7 @@ fn usual_interrupt_grace_ms() -> u64 {
 }
 
 /// The session that a twin was forked from, by its record.
-pub(crate) fn original_of(facts: &Facts) -> Option<SessionId> {
+pub(crate) fn original_of(facts: &SessionFacts) -> Option<SessionId> {
     Spec::of(&facts.created).ok()?.forked_from
 }
 
@@ -106,7 +106,7 @@ impl Spec {
     /// Who its code is, to those who offer tools.
     fn caller(&self, created: &NewSession) -> Caller {
         let rules = self.policy.as_ref().map_or_else(Vec::new, |policy| policy.tools.clone());
-        let words = kinds::words_of(&created.worker_kind);
+        let words = kinds::terms_of(&created.worker_kind);
         Caller { session: created.id.clone(), owner: self.owner.clone(), rules, words }
     }
 
@@ -190,7 +190,7 @@ async fn make(
             return Err(Failure::of_keeper(&id, &error));
         }
     };
-    Ok(assemble(context, Machine::default(), log, link, spec))
+    Ok(assemble(context, SessionMachine::default(), log, link, spec))
 }
 
 /// Connects to a session's keeper and tells it what it keeps.
@@ -329,7 +329,7 @@ fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {
 /// A session's owner, and the handle by which the node reaches it. The keeper must answer the attach.
 pub(super) fn assemble(
     context: &Arc<Context>,
-    machine: Machine,
+    machine: SessionMachine,
     log: SessionLog,
     link: KeeperLink,
     spec: Spec,
@@ -384,11 +384,11 @@ pub(super) fn assemble(
 
 /// A session from its journal: what clients are shown of it. Without its policy it is not shown, since
 /// what the policy hides is found by it.
-pub(crate) fn info(facts: &Facts, state: SessionState) -> Result<api::Session, Failure> {
+pub(crate) fn info(facts: &SessionFacts, state: SessionState) -> Result<api::Session, Failure> {
     Ok(info_with(facts, state, &Spec::of(&facts.created)?))
 }
 
-fn info_with(facts: &Facts, state: SessionState, spec: &Spec) -> api::Session {
+fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Session {
     api::Session {
         id: facts.created.id.clone(),
         state,

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use windlass_journal::OpenTurn;
-use windlass_lifecycle::Event;
+use windlass_lifecycle::SessionEvent;
 use windlass_protocol::TurnNo;
-use windlass_protocol::link::Attached;
+use windlass_protocol::link::AttachReply;
 
 use super::deadlines::Deadlines;
 use super::limits::LimitsHeard;
@@ -127,7 +127,7 @@ impl TurnQueue {
 
     /// The keeper has said how long the turn that it runs has run: the rest of its deadline is left, as
     /// if no node had been replaced. A keeper that does not say gives it the whole deadline again.
-    pub fn rearm(&mut self, attached: &Attached, current: Option<TurnNo>) {
+    pub fn rearm(&mut self, attached: &AttachReply, current: Option<TurnNo>) {
         let Some(turn) = attached.running.filter(|turn| current == Some(*turn)) else { return };
         let is_stopped = self.grace.is_some_and(|(of, _)| of == turn);
         let own_ms = self.turns.get(turn).and_then(|running| running.deadline_ms);
@@ -147,20 +147,20 @@ impl TurnQueue {
     }
 
     /// The turn whose deadline has passed.
-    pub fn deadline_passed(&mut self, now: Instant) -> Option<Event> {
+    pub fn deadline_passed(&mut self, now: Instant) -> Option<SessionEvent> {
         let (turn, _) = self.deadline.take_if(|(_, at)| *at <= now)?;
-        Some(Event::DeadlinePassed { turn })
+        Some(SessionEvent::DeadlinePassed { turn })
     }
 
     /// The turn that has not stopped in time. Where this node itself did not run for a while, the turn
     /// gets its grace again, once: it may have heard of the interrupt only now.
-    pub fn grace_passed(&mut self, now: Instant) -> Option<Event> {
+    pub fn grace_passed(&mut self, now: Instant) -> Option<SessionEvent> {
         let (turn, at) = self.grace.take_if(|(_, at)| *at <= now)?;
         if now > at + LATE && self.grace_again != Some(turn) {
             self.grace_again = Some(turn);
             self.grace = Some((turn, now + self.interrupt_grace));
             return None;
         }
-        Some(Event::GracePassed { turn })
+        Some(SessionEvent::GracePassed { turn })
     }
 }

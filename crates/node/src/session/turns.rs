@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
-use windlass_journal::{OpenTurn, OutputRange, TurnRecord, Whose};
+use windlass_journal::{OpenTurn, OutputRange, OutputScope, TurnRecord};
 use windlass_protocol::api::{DisplayRef, StdinWait, TurnState};
 use windlass_protocol::event::{Receipt, TurnError, Usage};
 use windlass_protocol::host::Within;
@@ -122,7 +122,7 @@ impl Turn {
     /// Where the journal has its output.
     pub fn range(&self) -> OutputRange {
         let Extent { from, to, .. } = self.extent;
-        OutputRange { from, to, whose: Whose::Turn(self.number) }
+        OutputRange { from, to, scope: OutputScope::Turn(self.number) }
     }
 
     /// Whether the keeper has room for so much more input.

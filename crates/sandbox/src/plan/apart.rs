@@ -47,7 +47,7 @@ pub fn apart(plan: &Plan, places: Places<'_>) -> Result<Option<Apart>, NotApart>
     }
     let original = layer(ruleset, &[places.family], places, &family::next_room(places.room));
     let both = [places.family, places.workspace];
-    let twin = layer(ruleset, &both, places, &family::place(places.room));
+    let twin = layer(ruleset, &both, places, &family::twin_dir(places.room));
     Ok(Some(Apart { original, twin }))
 }
 

@@ -7,7 +7,7 @@ use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
 /// Everything that can happen to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum SessionEvent {
     TurnAsked {
         turn: TurnNo,
     },
@@ -70,7 +70,7 @@ pub enum KeeperLoss {
 
 /// Everything that can have to be done about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
+pub enum SessionEffect {
     /// Record the turn; it runs or waits.
     Accept {
         turn: TurnNo,
@@ -96,7 +96,7 @@ pub enum Effect {
         turn: TurnNo,
         code: ErrorCode,
     },
-    /// The session is held: no turn runs, and no turn starts before [`Event::HoldReleased`].
+    /// The session is held: no turn runs, and no turn starts before [`SessionEvent::HoldReleased`].
     Hold,
     RefuseHold {
         code: ErrorCode,
