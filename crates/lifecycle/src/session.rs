@@ -1,12 +1,13 @@
-//! One session's life: which turn runs, which wait, and what a stop, a death or a close costs.
-//! Owns every decision about them, in [`SessionMachine::step`]; performs none, and knows no time.
+//! The life of one session: which turn runs, which turns wait, and what is lost when a turn is stopped, a
+//! worker dies or the session is closed. [`SessionMachine::step`] makes every decision. This module performs
+//! no effect and has no clock.
 //!
-//! What the performer (the node) holds to:
-//! - it numbers turns in the order asked and drops doubled client ids before asking;
-//! - it journals a keeper's event first and then performs the effects in their order;
-//! - it hears exactly one [`SessionEvent::WorkerEnded`] for each worker that the keeper started, or one
-//!   [`SessionEvent::WorkerReplaced`] for one that [`SessionEffect::RestartWorker`] ended, and that before the next
-//!   worker's `WorkerReady`.
+//! Rules for the performer of the effects (the node):
+//! - It numbers turns in the order of the requests, and it drops a repeated client id before the request.
+//! - It journals a keeper's event first, and then performs the effects in their order.
+//! - For each worker that the keeper started, it passes on exactly one end: [`SessionEvent::WorkerEnded`], or
+//!   [`SessionEvent::WorkerReplaced`] if [`SessionEffect::RestartWorker`] ended the worker. The end comes
+//!   before the `WorkerReady` of the next worker.
 
 use std::collections::VecDeque;
 
@@ -24,26 +25,27 @@ pub use events::{KeeperLoss, Loss, SessionEffect, SessionEvent};
 pub use forks::{ForkState, PendingHold, PendingReset};
 pub use recover::{FirstTurn, RecoveryFacts, WorkerFact};
 
-/// Workers started in a row, none of which finished a turn, before the session is given up. The
-/// very first worker gets one attempt only: what was never seen to start (a missing interpreter)
-/// is not cured by trying again, and its author is told at once.
+/// Maximum number of workers started in a row without a finished turn; then the session ends. The first
+/// worker of a session gets only one attempt: a retry does not repair a missing interpreter, and the client
+/// gets the error at once.
 pub const START_ATTEMPTS_MAX: u32 = 3;
 
-/// A session as far as decisions need it. Starts as [`SessionMachine::default`], its worker on the way.
+/// The part of a session that decisions need. [`SessionMachine::default`] is a new session whose worker is
+/// starting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionMachine {
     phase: SessionPhase,
-    /// Accepted and not started, oldest first; at most [`WAITING_TURNS_MAX`].
+    /// Accepted turns that have not started, oldest first; at most [`WAITING_TURNS_MAX`].
     waiting: VecDeque<TurnNo>,
-    /// How often [`SessionEffect::RestartWorker`] was asked for.
+    /// Number of [`SessionEffect::RestartWorker`] effects so far.
     restarts: u32,
     fork: ForkState,
 }
 
-/// Where a session is. A turn in flight is named by the phase, so there is never a second one.
+/// The phase of a session. The phase names the turn in flight, so there is at most one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionPhase {
-    /// The first worker is not up yet.
+    /// The first worker is not ready yet.
     Starting,
     Idle(WorkerHistory),
     Busy {
@@ -65,27 +67,29 @@ pub enum SessionPhase {
     },
 }
 
-/// What is known of a worker between turns.
+/// The history of a worker that runs no turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerHistory {
-    /// Workers started since one last finished a turn: 0 when this one has, so that it holds state.
+    /// Workers started since the last finished turn. 0 means that this worker has finished a turn, so it
+    /// holds state that a client expects.
     pub starts: u32,
     pub notice: LossNotice,
 }
 
-/// Whether a client must still be told that the state is gone.
+/// Whether a client must still be told that the state is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LossNotice {
     #[default]
     Given,
-    /// The worker died between turns: whoever asks next cannot know.
+    /// The worker died between turns, and no client knows it yet. The next turn fails with `state_lost`.
     Owed,
 }
 
-/// What has become of the worker that is being replaced.
+/// The worker that is being replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldWorker {
-    /// It was told to go: its end is still to come, and is no failed start of the next.
+    /// The worker was told to stop. Its end event is still to come and is not a failed start of the next
+    /// worker.
     Leaving,
     Gone,
 }
@@ -102,7 +106,7 @@ impl Default for SessionMachine {
 }
 
 impl SessionMachine {
-    /// The one decision: what follows from `event`, and what must be done about it, in order.
+    /// Decides what follows from `event`. Returns the next state and the effects to perform, in order.
     #[must_use]
     pub fn step(mut self, event: SessionEvent) -> (Self, Vec<SessionEffect>) {
         let mut effects = Vec::new();
@@ -111,7 +115,7 @@ impl SessionMachine {
             SessionEvent::InterruptAsked { turn } => self.interrupt_asked(turn, &mut effects),
             SessionEvent::InputGiven { turn } => self.input_given(turn, &mut effects),
             SessionEvent::HoldAsked => self.hold_asked(&mut effects),
-            // What follows asks for no answer, and a session that is over does nothing more.
+            // The remaining events need no reply, and an ended session ignores them.
             _ if self.is_ended() => {}
             SessionEvent::DeadlinePassed { turn } => self.deadline_passed(turn, &mut effects),
             SessionEvent::GracePassed { turn } => self.grace_passed(turn, &mut effects),
@@ -169,7 +173,7 @@ impl SessionMachine {
         }
     }
 
-    /// The turns that wait, oldest first.
+    /// The waiting turns, oldest first.
     pub fn waiting(&self) -> impl ExactSizeIterator<Item = TurnNo> + '_ {
         self.waiting.iter().copied()
     }
@@ -178,7 +182,7 @@ impl SessionMachine {
         matches!(self.phase, SessionPhase::Ended { .. })
     }
 
-    /// Workers asked for after the first.
+    /// Number of restarts: workers requested after the first.
     pub fn restarts(&self) -> u32 {
         self.restarts
     }
@@ -196,7 +200,7 @@ impl SessionMachine {
         }
     }
 
-    /// Why the session is over, once it is.
+    /// Why the session ended, if it has ended.
     pub fn end_reason(&self) -> Option<EndReason> {
         match self.phase {
             SessionPhase::Ended { reason } => Some(reason),
@@ -204,7 +208,7 @@ impl SessionMachine {
         }
     }
 
-    /// A turn as clients see it. One that was accepted and is not open any more has ended.
+    /// The state of an accepted turn as clients see it. A turn that neither runs nor waits has ended.
     pub fn turn_state(&self, turn: TurnNo) -> TurnState {
         match self.phase {
             SessionPhase::Busy { turn: current } if current == turn => TurnState::Running,
@@ -220,10 +224,10 @@ impl SessionMachine {
     }
 }
 
-/// How a turn ends that never ran, on a state that its author did not expect.
+/// How a turn ends that never ran because the state that its author expected is lost.
 const STATE_LOST: (ErrorCode, Loss) = (ErrorCode::StateLost, Loss::State);
 
-/// What clients and clocks ask for.
+/// Requests of clients, and timers that expire.
 impl SessionMachine {
     fn turn_asked(&mut self, turn: TurnNo, effects: &mut Vec<SessionEffect>) {
         match &mut self.phase {
@@ -259,8 +263,8 @@ impl SessionMachine {
             {
                 self.interrupt(turn, StopCause::Client, effects);
             }
-            // Whoever stopped it first stays the cause. Sent again, because code can swallow one
-            // SIGINT and heed the next.
+            // The first stop request stays the cause. The interrupt is sent again, because code can swallow
+            // one SIGINT and stop at the next.
             SessionPhase::Interrupting { turn: current, .. } if current == turn => {
                 effects.push(SessionEffect::InterruptAgain { turn });
             }
@@ -282,13 +286,13 @@ impl SessionMachine {
             {
                 self.interrupt(turn, StopCause::Deadline, effects);
             }
-            // It is being stopped already, or it is over.
+            // The turn is already being stopped, or has ended.
             _ => {}
         }
     }
 
-    /// A turn that runs, waits, or asks for input is in use. A worker that is on its way was asked for a
-    /// moment ago.
+    /// Ends the session only if it is idle. A session with a turn that runs, waits or asks for input is in
+    /// use. A session whose worker is starting was used a moment ago.
     fn idle_passed(&mut self, effects: &mut Vec<SessionEffect>) {
         if let (SessionPhase::Idle(_), ForkState::None) = (self.phase, self.fork) {
             effects.extend([SessionEffect::StopKeeper, self.end(EndReason::Idle)]);
@@ -325,7 +329,7 @@ impl SessionMachine {
         }
     }
 
-    /// A reset is an interrupt that does not wait: the running turn ends as one that was stopped.
+    /// A reset is an interrupt without a grace period: the running turn ends as a stopped turn.
     fn reset_asked(&mut self, effects: &mut Vec<SessionEffect>) {
         match self.phase {
             SessionPhase::Busy { turn } | SessionPhase::AwaitingInput { turn } => {
@@ -336,13 +340,14 @@ impl SessionMachine {
             }
             _ => {}
         }
-        // They were asked before the reset: what is asked after it must find a fresh worker.
+        // The waiting turns were requested before the reset. Turns requested after the reset must run on a
+        // fresh worker.
         self.fail_waiting(STATE_LOST, effects);
         if self.defer_reset() {
             return;
         }
         match &mut self.phase {
-            // A fresh worker is on its way, and nothing has run on it.
+            // A fresh worker is starting, and no turn has run on it.
             SessionPhase::Starting => {}
             SessionPhase::Restarting { history, .. } => history.notice = LossNotice::Given,
             _ => self.restart(OldWorker::Leaving, FIRST_START, effects),
@@ -350,7 +355,7 @@ impl SessionMachine {
     }
 }
 
-/// What the keeper tells. A word about a turn that is not in flight changes nothing.
+/// Events that the keeper reports. An event about a turn that is not in flight changes nothing.
 impl SessionMachine {
     fn worker_ready(&mut self, effects: &mut Vec<SessionEffect>) {
         match (self.phase, self.fork) {
@@ -383,8 +388,8 @@ impl SessionMachine {
             (SessionPhase::Interrupting { cause, .. }, WorkerOutcome::Interrupted) => {
                 finish_stopped(turn, cause, Loss::None)
             }
-            // An error at the deadline is most likely how the code took the interrupt (a failed
-            // system call, a half-read file). Work that was completed all the same stays `ok`.
+            // An error after the deadline is most likely the effect of the interrupt on the code (a failed
+            // system call, a half-read file). A turn that completed nevertheless stays `ok`.
             (
                 SessionPhase::Interrupting { cause: StopCause::Deadline, .. },
                 WorkerOutcome::Error,
@@ -418,15 +423,15 @@ impl SessionMachine {
         }
     }
 
-    /// Where nobody is known to have asked for it, a node before did, and was killed while its disk was too
-    /// full to record why.
+    /// The keeper replaced the worker. If this machine did not request the restart, an earlier node did, and
+    /// that node was killed while its disk was too full to record the reason.
     fn worker_replaced(&mut self, running: Option<TurnNo>, effects: &mut Vec<SessionEffect>) {
         match self.phase {
             SessionPhase::Idle(_) => {}
             SessionPhase::Busy { turn } | SessionPhase::AwaitingInput { turn }
                 if running != Some(turn) =>
             {
-                // It was accepted for the worker after this one.
+                // The turn did not run on the replaced worker, so it runs on the next one.
                 self.waiting.push_front(turn);
             }
             SessionPhase::Busy { turn } | SessionPhase::AwaitingInput { turn } => {
@@ -462,17 +467,18 @@ impl SessionMachine {
 
     fn worker_ended_idle(&mut self, history: WorkerHistory, effects: &mut Vec<SessionEffect>) {
         if let ForkState::Held { reset: reset @ PendingReset::Requested } = &mut self.fork {
-            // The fresh worker that was asked for is this one; turns that wait were asked after it.
+            // This restart is also the requested reset. The waiting turns were requested after the reset.
             *reset = PendingReset::None;
             self.restart(OldWorker::Gone, FIRST_START, effects);
         } else if history.starts == 0 {
-            // Turns that wait behind a hold are told by their ends.
+            // If turns wait behind a hold, their ends tell clients of the loss.
             let notice = if self.waiting.is_empty() { LossNotice::Owed } else { LossNotice::Given };
             self.fail_waiting(STATE_LOST, effects);
             let history = WorkerHistory { notice, ..FIRST_START };
             self.restart(OldWorker::Gone, history, effects);
         } else if let Some(history) = history.next_attempt() {
-            // Nothing has run on it: nothing to tell of, but what was to be told before.
+            // No turn has finished on this worker, so no new state is lost. A notice that was owed before
+            // stays owed.
             self.restart(OldWorker::Gone, history, effects);
         } else {
             self.fail_waiting((ErrorCode::WorkerFailed, self.loss_of_waiting()), effects);
@@ -481,9 +487,9 @@ impl SessionMachine {
     }
 }
 
-/// What several decisions share.
+/// Helpers that several decisions use.
 impl SessionMachine {
-    /// The worker is idle: gives it the oldest waiting turn, unless the session is held.
+    /// Gives the idle worker the oldest waiting turn, unless the session is held.
     fn start_next(&mut self, history: WorkerHistory, effects: &mut Vec<SessionEffect>) {
         let next = match self.fork {
             ForkState::Held { .. } => None,
@@ -514,12 +520,13 @@ impl SessionMachine {
         effects.extend([SessionEffect::StopKeeper, self.end(EndReason::StartFailed)]);
     }
 
-    /// What those lose who wait when the session ends: before the first worker was up there was nothing to lose.
+    /// What the waiting turns lose when the session ends. Before the first worker is ready there is no state
+    /// to lose.
     fn loss_of_waiting(&self) -> Loss {
         if self.phase == SessionPhase::Starting { Loss::None } else { Loss::State }
     }
 
-    /// Ends the session with whatever runs and waits in it.
+    /// Ends the session, and with it the running and the waiting turns.
     fn give_up(
         &mut self,
         reason: EndReason,
@@ -532,7 +539,7 @@ impl SessionMachine {
             effects.push(SessionEffect::Finish { turn, outcome, code, loss: Loss::State });
         }
         self.fail_waiting(waiting, effects);
-        // A keeper that is gone cannot be stopped.
+        // A keeper that has exited cannot be stopped.
         if !matches!(reason, EndReason::KeeperLost | EndReason::NodeGone) {
             effects.push(SessionEffect::StopKeeper);
         }
@@ -553,17 +560,17 @@ impl SessionMachine {
     }
 }
 
-/// A worker that is the first of its row.
+/// The first of several attempts to start a worker.
 const FIRST_START: WorkerHistory = WorkerHistory { starts: 1, notice: LossNotice::Given };
 
 impl WorkerHistory {
-    /// One more worker in the row, if it may have one.
+    /// The history of the next attempt, unless the limit is reached.
     fn next_attempt(self) -> Option<Self> {
         (self.starts < START_ATTEMPTS_MAX).then(|| Self { starts: self.starts + 1, ..self })
     }
 }
 
-/// How a turn's end names the limit.
+/// The error code of a turn that this limit ended.
 fn code_of(limit: Limit) -> ErrorCode {
     match limit {
         Limit::Memory => ErrorCode::LimitMemory,

@@ -1,4 +1,5 @@
-//! A session while a twin of it is made, and a twin before its worker is up.
+//! Forks in the session machine: a session that is held while its twin is made, and a twin whose worker is
+//! not ready yet.
 
 use windlass_protocol::ErrorCode;
 
@@ -6,18 +7,18 @@ use super::{
     FIRST_START, LossNotice, OldWorker, SessionEffect, SessionMachine, SessionPhase, WorkerHistory,
 };
 
-/// What a fork asks of a session.
+/// How a fork involves the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ForkState {
     #[default]
     None,
-    /// The session is a twin, and its worker is not up yet. That worker holds state from its first moment.
+    /// The session is a twin whose worker is not ready yet. That worker holds state from its start.
     Arriving { hold: PendingHold, reset: PendingReset },
-    /// A twin of the session is being made: no turn starts.
+    /// A twin of the session is being made. No turn starts meanwhile.
     Held { reset: PendingReset },
 }
 
-/// Whether somebody wants the session held as soon as it can be.
+/// Whether a hold of the session is requested and waits until the worker is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PendingHold {
     #[default]
@@ -25,8 +26,8 @@ pub enum PendingHold {
     Requested,
 }
 
-/// Whether somebody wants a fresh worker as soon as there can be one. Turns that were asked before it are
-/// lost already, and those that wait were asked after it.
+/// Whether a reset of the session is requested and waits until the worker can be replaced. Turns requested
+/// before the reset are already lost. The waiting turns were requested after the reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PendingReset {
     #[default]
@@ -38,7 +39,7 @@ pub(super) const ARRIVING: ForkState =
     ForkState::Arriving { hold: PendingHold::None, reset: PendingReset::None };
 
 impl SessionMachine {
-    /// A twin of another session, its worker on the way.
+    /// A twin of another session, whose worker is starting.
     pub fn twin() -> Self {
         Self { fork: ARRIVING, ..Self::default() }
     }
@@ -48,7 +49,7 @@ impl SessionMachine {
             (_, SessionPhase::Ended { .. }) => {
                 effects.push(SessionEffect::RefuseHold { code: ErrorCode::SessionEnded });
             }
-            // A client that has a twin's id may ask for a fork of it at once.
+            // A client that knows a twin's id may request a fork of the twin at once.
             (ForkState::Arriving { hold: hold @ PendingHold::None, .. }, _)
                 if self.waiting.is_empty() =>
             {
@@ -59,12 +60,12 @@ impl SessionMachine {
         }
     }
 
-    /// A reset was asked for: whether it comes later, since the session is held or not up yet. What is owed
-    /// to be told is told by the reset.
+    /// Notes a reset for later if the session is held or its worker is not ready. Returns whether it did. The
+    /// reset itself tells the client of lost state, so a notice is no longer owed.
     pub(super) fn defer_reset(&mut self) -> bool {
         match (&mut self.fork, &mut self.phase) {
             (ForkState::None, _) => false,
-            // A fresh worker is on its way.
+            // A fresh worker is starting already, so no second one is needed.
             (ForkState::Held { .. }, SessionPhase::Restarting { history, .. }) => {
                 history.notice = LossNotice::Given;
                 true
@@ -79,7 +80,7 @@ impl SessionMachine {
         }
     }
 
-    /// Whether a reset that was asked for is still to come.
+    /// Whether a requested reset is still to come.
     pub fn has_pending_reset(&self) -> bool {
         matches!(
             self.fork,
@@ -100,7 +101,7 @@ impl SessionMachine {
             ForkState::Held { reset } => {
                 let reset = *reset;
                 self.fork = ForkState::None;
-                // A worker that is on its way is fresh.
+                // Outside of `Idle`, a worker is starting, and it is fresh.
                 let SessionPhase::Idle(history) = self.phase else { return };
                 match reset {
                     PendingReset::Requested => {
@@ -112,7 +113,8 @@ impl SessionMachine {
         }
     }
 
-    /// A twin's worker is up. What nobody ran on it is there all the same: its loss must be told.
+    /// The worker of a twin is ready. It holds the original's state although no turn ran on it, so a later
+    /// loss of that state must be reported.
     pub(super) fn twin_ready(
         &mut self,
         hold: PendingHold,

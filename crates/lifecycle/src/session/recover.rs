@@ -1,5 +1,5 @@
-//! A session after its node was gone: how it is made again from what the journal knows of it, and
-//! what its keeper must be told then. Reads no journal itself.
+//! Recovery of a session by a new node: it is rebuilt from the journal's facts, and its keeper gets the
+//! commands that it missed. This module reads no journal.
 
 use std::collections::VecDeque;
 
@@ -9,17 +9,17 @@ use windlass_protocol::event::{EndReason, StopCause};
 use super::forks::ARRIVING;
 use super::{ForkState, OldWorker, SessionEffect, SessionMachine, SessionPhase, WorkerHistory};
 
-/// What is known of a session where its journal is not read again from the start: an index, say.
+/// The facts that rebuild a session without a replay of its whole journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryFacts {
-    /// Turns accepted and not finished, in that order.
+    /// Turns accepted and not finished, in the order accepted.
     pub open: Vec<TurnNo>,
-    /// What the first of them is at, if the worker is up.
+    /// The state of the first open turn, if the worker is up.
     pub first: FirstTurn,
     pub worker: WorkerFact,
-    /// Workers asked for after the first.
+    /// Number of restarts: workers requested after the first.
     pub restarts: u32,
-    /// The session is the twin of another.
+    /// The session is a twin of another session.
     pub is_twin: bool,
 }
 
@@ -32,15 +32,15 @@ pub enum FirstTurn {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerFact {
-    /// None has been up yet.
+    /// No worker has been ready yet.
     Starting,
     Up,
-    /// The last one is gone, and none has been up since.
+    /// The last worker has ended, and none has been ready since.
     Gone,
 }
 
 impl SessionMachine {
-    /// The session that the facts describe. Nothing is to be done about it but [`SessionMachine::resume`].
+    /// The session that the facts describe. The only follow-up is [`SessionMachine::resume`].
     #[must_use]
     pub fn recover(facts: RecoveryFacts) -> Self {
         let mut waiting = VecDeque::from(facts.open);
@@ -58,16 +58,16 @@ impl SessionMachine {
                 }
             },
         };
-        // A hold went with its node.
+        // A hold ends with the node that requested it, so a recovered session is never held.
         let is_arriving = facts.is_twin && facts.worker == WorkerFact::Starting;
         let fork = if is_arriving { ARRIVING } else { ForkState::None };
         Self { phase, waiting, restarts: facts.restarts, fork }
     }
 
-    /// What a keeper must be told again by a node that has attached to it, once the events that it
-    /// held have been stepped through. `last_turn` is the newest turn that the keeper was given,
-    /// `restarts` how many restarts it was told to do. The performer arms the running turn's
-    /// deadline and grace itself: only it knows what is left of them.
+    /// The effects that a newly attached node repeats, after it has stepped through the keeper's held
+    /// events. `last_turn` is the newest turn that the keeper received, `restarts` the number of restarts it
+    /// was told to do. The node arms the running turn's deadline and grace itself, because only the node
+    /// knows the remaining time.
     #[must_use]
     pub fn resume(&self, last_turn: TurnNo, restarts: u32) -> Vec<SessionEffect> {
         let mut effects = Vec::new();

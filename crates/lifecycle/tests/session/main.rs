@@ -1,5 +1,5 @@
-//! The session machine as tables: one line for each event, with the phase after it and what has
-//! to be done. `properties` drives it at random.
+//! The session machine as tables: one line per event, with the phase after it and the effects.
+//! `properties` tests random events.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ fn check(script: &str, expected: Expect) {
     expected.assert_eq(&run(script).1);
 }
 
-/// The session after `script`, and the table of how it got there: event, phase, effects.
+/// The session after `script`, and a table with one line per event: event, phase, effects.
 fn run(script: &str) -> (SessionMachine, String) {
     run_from(SessionMachine::default(), script)
 }
@@ -73,11 +73,12 @@ fn event(word: &str) -> SessionEvent {
         "broken" => SessionEvent::ProtocolBroken,
         "keeper-died" => SessionEvent::KeeperLost(KeeperLoss::Died),
         "node-gone" => SessionEvent::KeeperLost(KeeperLoss::NodeGone),
-        _ => panic!("no such word: {word}"),
+        _ => panic!("unknown event in the script: {word}"),
     }
 }
 
-/// `Busy(1)+2`: turn 1 runs and two wait. `Idle(1)`: one worker started since a turn was finished.
+/// `Busy(1)+2`: turn 1 runs and two turns wait. `Idle(1)`: one worker has started since the last finished
+/// turn.
 fn phase_and_waiting(session: &SessionMachine) -> String {
     let text = |WorkerHistory { starts, notice }| match notice {
         LossNotice::Given => format!("{starts}"),
@@ -113,7 +114,7 @@ fn said(effects: &[SessionEffect]) -> String {
     if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
 
-/// A `!` marks an end that tells of a lost state.
+/// The effect as a word of the table. A `!` marks the end of a turn with which state is lost.
 fn word_of(effect: &SessionEffect) -> String {
     match *effect {
         SessionEffect::Accept { turn } => format!("accept {turn}"),

@@ -1,4 +1,4 @@
-//! What holds whatever happens, in whatever order.
+//! Invariants of the session machine under any events in any order.
 
 use proptest::prelude::*;
 use windlass_lifecycle::session::{
@@ -33,7 +33,7 @@ proptest! {
     }
 
     #[test]
-    fn a_session_recovered_from_what_is_known_of_it_has_the_same_turns(script in script()) {
+    fn a_session_recovered_from_its_facts_has_the_same_turns(script in script()) {
         let mut session = SessionMachine::default();
         let mut known = JournalView::default();
         for event in events(&script) {
@@ -48,8 +48,7 @@ proptest! {
             }
             let recovered = SessionMachine::recover(known.facts());
             prop_assert_eq!(open(&recovered), open(&session));
-            // That a worker is on its way out is known to its keeper, which tells a new node. A hold goes
-            // with its node.
+            // The keeper knows that a worker is stopping and tells the new node. A hold ends with its node.
             let is_held = matches!(session.fork(), ForkState::Held { .. });
             if session.state() != SessionState::Restarting && !is_held {
                 prop_assert_eq!(recovered.state(), session.state());
@@ -59,7 +58,7 @@ proptest! {
     }
 }
 
-/// What a journal knows of a session.
+/// The facts that a journal has of a session.
 #[derive(Default)]
 struct JournalView {
     open: Vec<TurnNo>,
@@ -68,7 +67,7 @@ struct JournalView {
 }
 
 impl JournalView {
-    /// A keeper tells of input for the turn in flight and no other.
+    /// A keeper reports input only for the turn in flight.
     fn note(&mut self, turn: Option<TurnNo>, kind: &EventKind, in_flight: Option<TurnNo>) {
         let of_first = turn.is_some() && turn.as_ref() == self.open.first();
         let of_running = turn.is_some() && turn == in_flight;
@@ -105,18 +104,18 @@ impl JournalView {
     }
 }
 
-/// The turn in flight and those behind it.
+/// The turn in flight and the turns behind it.
 fn open(session: &SessionMachine) -> Vec<TurnNo> {
     session.current().into_iter().chain(session.waiting()).collect()
 }
 
-/// What an observer who sees only effects knows of a session.
+/// Follows a session by its effects alone.
 #[derive(Default)]
 struct EffectObserver {
     accepted: Vec<TurnNo>,
     open: Vec<TurnNo>,
     in_flight: Option<TurnNo>,
-    /// Asked before a state was lost: they may not run on the next one.
+    /// Turns requested before state was lost. They must not run on the next worker.
     doomed: Vec<TurnNo>,
     ended: bool,
 }
@@ -178,7 +177,7 @@ impl EffectObserver {
     }
 }
 
-/// An event whose turn is named by how long ago it was asked.
+/// One step of a random script. A step names its turn by how many turns ago it was requested.
 #[derive(Debug, Clone, Copy)]
 enum ScriptStep {
     Ask { times: u64 },
@@ -214,7 +213,7 @@ fn word() -> impl Strategy<Value = ScriptStep> {
     prop_oneof![
         200 => Just(ScriptStep::Ask { times: 1 }),
         4 => Just(ScriptStep::Ask { times: 70 }),
-        // Mostly the newest turns: those that are in flight when few wait.
+        // Mostly the newest turns: they are in flight when few turns wait.
         400 => (0u64..3, 0usize..9).prop_map(about),
         60 => (0u64..70, 0usize..9).prop_map(about),
         100 => Just(ScriptStep::Plain(SessionEvent::WorkerReady)),
@@ -227,7 +226,7 @@ fn word() -> impl Strategy<Value = ScriptStep> {
     ]
 }
 
-/// The events of a script; turns are numbered as the node numbers them.
+/// The events of a script. Turns are numbered as the node numbers them.
 fn events(script: &[ScriptStep]) -> Vec<SessionEvent> {
     let mut asked = 0;
     let mut events = Vec::new();
@@ -244,9 +243,9 @@ fn events(script: &[ScriptStep]) -> Vec<SessionEvent> {
     events
 }
 
-/// What a node writes into the journal: the keeper's event, then the effects.
+/// The records that a node journals: first the keeper's event, then the effects.
 fn records(event: SessionEvent, effects: &[SessionEffect]) -> Vec<(Option<TurnNo>, EventKind)> {
-    let heard = match event {
+    let reported = match event {
         SessionEvent::StdinWaited { turn } => {
             Some((Some(turn), EventKind::StdinWait { prompt: String::new(), secret: false }))
         }
@@ -266,7 +265,7 @@ fn records(event: SessionEvent, effects: &[SessionEffect]) -> Vec<(Option<TurnNo
         }
         _ => None,
     };
-    heard.into_iter().chain(effects.iter().filter_map(|&effect| record(effect))).collect()
+    reported.into_iter().chain(effects.iter().filter_map(|&effect| record(effect))).collect()
 }
 
 fn record(effect: SessionEffect) -> Option<(Option<TurnNo>, EventKind)> {

@@ -1,4 +1,4 @@
-//! A session made again from facts, and what its keeper is told then.
+//! A session rebuilt from facts, and the effects that its new node repeats.
 
 use expect_test::expect;
 use windlass_lifecycle::session::{FirstTurn, RecoveryFacts, SessionMachine, WorkerFact};
@@ -32,7 +32,7 @@ fn facts_give_back_the_session_they_describe() {
     }
 }
 
-/// What a node heard after it was told a restart by one before it that could not record why.
+/// An earlier node requested the restart and could not record the reason.
 #[test]
 fn a_worker_that_an_earlier_node_had_replaced_costs_only_the_turn_that_ran_on_it() {
     for (script, expected) in [

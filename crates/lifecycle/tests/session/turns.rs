@@ -1,4 +1,4 @@
-//! Turns that run, wait, are stopped, are given input.
+//! Turns that run, wait, are stopped, or get input.
 
 use expect_test::expect;
 use windlass_lifecycle::session::{SessionEffect, SessionEvent, SessionMachine};
@@ -54,7 +54,7 @@ fn a_late_turn_is_interrupted_once() {
 }
 
 #[test]
-fn what_a_turn_said_at_its_deadline_is_kept_only_when_it_completed() {
+fn a_turn_past_its_deadline_keeps_its_outcome_only_if_it_completed() {
     check(
         "ready; ask 1; deadline 1; ok 1",
         expect![[r#"
@@ -233,7 +233,7 @@ fn a_turn_that_waits_for_input_can_be_stopped() {
 }
 
 #[test]
-fn a_word_about_another_turn_changes_nothing() {
+fn an_event_about_another_turn_changes_nothing() {
     check(
         "ready; ok 1; ask 2; ok 1; stdin 1; taken 2; deadline 1; interrupt 1; ready; ok 2; stdin 2",
         expect![[r#"
