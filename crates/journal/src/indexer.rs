@@ -1,6 +1,6 @@
-//! The background of the journal: one thread that writes the index, one that has full segments
-//! written to the disk. Logs leave word here and never wait; what finds no room in the queue stays
-//! with its session and is looked for later.
+//! The background threads of the journal: one writes the index, the other syncs full segments to the disk.
+//! A log notifies the index thread and never waits. If the queue is full, the change stays in the session's
+//! backlog, and the thread finds it later.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,19 +18,19 @@ use crate::index::{self, IndexError};
 use crate::load;
 use crate::shared::{IndexBacklog, SharedSession, lock};
 
-/// Words to the index writer that wait. A session is in the queue once, however much it has.
+/// Maximum number of queued messages to the index writer. A session is queued at most once at a time.
 const QUEUE_MAX: usize = 1024;
 
 /// Sessions written in one transaction.
 const BATCH_SESSIONS_MAX: usize = 256;
 
-/// Full segments that wait to be synced; past it they are left to the kernel.
+/// Maximum number of full segments that wait for a sync. Further segments are left to the kernel.
 const SYNC_QUEUE_MAX: usize = 16;
 
-/// When to try again after the index could not be written.
+/// Delay before a retry after a failed write to the index.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The sessions with an open log, or with something the index does not have yet.
+/// The sessions with an open log or with changes that are not indexed yet.
 pub(crate) type Registry = Mutex<HashMap<SessionId, Arc<SharedSession>>>;
 
 enum IndexerMessage {
@@ -39,12 +39,12 @@ enum IndexerMessage {
     RemoveSession(SessionId, SyncSender<rusqlite::Result<()>>),
 }
 
-/// The way to the background threads; they end with it, after their last work.
+/// The handle of the background threads. Dropping it lets them finish their work and joins them.
 #[derive(Debug)]
 pub(crate) struct Indexer {
     messages: Option<SyncSender<IndexerMessage>>,
     files: Option<SyncSender<File>>,
-    /// A word found no room: sessions must be looked through.
+    /// A message found the queue full, so the writer must scan all sessions for a backlog.
     queue_overflowed: Arc<AtomicBool>,
     path: PathBuf,
     threads: Vec<JoinHandle<()>>,
@@ -73,7 +73,8 @@ impl Indexer {
             .spawn(move || writer.run(&inbox))?;
         let sync = thread::Builder::new().name("journal-sync".into()).spawn(move || {
             for file in full {
-                // Only a help against loss of power; what fails here is not lost with the process.
+                // The sync only protects against power loss. After a failed sync, the kernel still has the
+                // data.
                 let _ = file.sync_data();
             }
         })?;
@@ -82,7 +83,7 @@ impl Indexer {
         Ok(Self { messages, files, queue_overflowed, path, threads: vec![index, sync] })
     }
 
-    /// Says that a session has something for the index.
+    /// Notifies the index writer that a session has a backlog.
     pub(crate) fn notify(&self, shared: &Arc<SharedSession>) {
         if shared.queued.swap(true, Ordering::AcqRel) {
             return;
@@ -96,14 +97,14 @@ impl Indexer {
         }
     }
 
-    /// Has a segment that will not change written to the disk, some time.
+    /// Syncs a finished segment to the disk in the background. Skips it if the queue is full.
     pub(crate) fn sync_later(&self, file: File) {
         if let Some(files) = &self.files {
             let _ = files.try_send(file);
         }
     }
 
-    /// Waits until all that was appended before is in the index, or has failed to get there.
+    /// Waits until the writer has tried to index everything that was appended before this call.
     pub(crate) fn flush(&self) -> Result<(), IndexError> {
         let (done, wait) = sync_channel(1);
         self.send(IndexerMessage::Flush(done))?;
@@ -138,7 +139,7 @@ struct IndexWriter {
     path: PathBuf,
     registry: Arc<Registry>,
     queue_overflowed: Arc<AtomicBool>,
-    /// How long to wait for more after the first word, so that busy sessions share a transaction.
+    /// How long to wait for more messages after the first, so that busy sessions share a transaction.
     gather: Duration,
     failing: bool,
 }
@@ -159,7 +160,7 @@ impl IndexBatch {
         }
     }
 
-    /// Someone waits, or there is enough to do.
+    /// Whether to write now: a caller waits, or the batch is full.
     fn is_due(&self) -> bool {
         !self.flushes.is_empty()
             || !self.removals.is_empty()
@@ -178,7 +179,7 @@ impl IndexWriter {
         let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
     }
 
-    /// Waits for words; false when there will be none any more.
+    /// Collects messages into a batch. Returns false once the channel is closed.
     fn gather(&self, inbox: &Receiver<IndexerMessage>, batch: &mut IndexBatch) -> bool {
         let first = match self.failing {
             true => inbox.recv_timeout(RETRY_AFTER),
@@ -209,9 +210,9 @@ impl IndexWriter {
         self.failing = false;
         for some in sessions.chunks(BATCH_SESSIONS_MAX) {
             if let Err(cause) = self.write(some) {
-                tracing::warn!(%cause, "the journal's index could not be written; will try again");
+                tracing::warn!(path = %self.path.display(), %cause, "cannot write the index; will retry");
                 if index::is_damage(&cause) {
-                    // The next start makes it anew; until then lookups read the segments.
+                    // The next start rebuilds the index. Until then, lookups read the segments.
                     let _ = File::create(rebuild_marker(&self.path));
                 }
                 self.failing = true;
@@ -230,7 +231,7 @@ impl IndexWriter {
         let tx = self.connection.transaction()?;
         let mut done: Vec<(&Arc<SharedSession>, IndexBacklog)> = Vec::with_capacity(sessions.len());
         for shared in sessions {
-            // Before the look at what is pending: what comes after it asks again.
+            // Reset the flag before reading the backlog: a later change then queues the session again.
             shared.queued.store(false, Ordering::Release);
             let backlog = shared.backlog().clone();
             let mut seq = backlog.turns.keys().next_back().copied();
@@ -242,7 +243,9 @@ impl IndexWriter {
                             index::put_turn(&tx, &shared.id, turn)?;
                         }
                     }
-                    Err(error) => tracing::warn!(session = %shared.id, %error, "cannot index"),
+                    Err(error) => {
+                        tracing::warn!(session = %shared.id, %error, "cannot read segments to index turns");
+                    }
                 }
             }
             for turn in backlog.turns.values() {
@@ -276,7 +279,7 @@ impl IndexWriter {
     }
 }
 
-/// The file that asks the next start to make the index anew.
+/// The marker file that makes the next start rebuild the index.
 pub(crate) fn rebuild_marker(index: &Path) -> PathBuf {
     index.with_extension("rebuild")
 }

@@ -1,5 +1,5 @@
-//! Reading a session back from its files: the segments' heads, the fold over the newest one, and
-//! the ended turns that lie in any of them. Only looks; what it finds torn, others cut off.
+//! Reads a session from its files: the heads of all segments, the fold over the newest segment, and the
+//! ended turns of any segment. It only reads; `journal` removes torn data.
 
 use std::fs;
 use std::io;
@@ -15,9 +15,12 @@ use crate::segment::{self, HeadError, SeekPoint, Segment, SegmentHead};
 pub enum LoadError {
     #[error("the journal has no session {0}")]
     NotFound(SessionId),
-    #[error("{path} was written by a newer release (journal format {version}, this one reads up to {max})", max = segment::FORMAT)]
+    #[error(
+        "{path} was written by a newer release: its journal format is {version}, this release reads up to {max}",
+        max = segment::FORMAT
+    )]
     Newer { path: PathBuf, version: u32 },
-    #[error("{path} holds no whole record")]
+    #[error("{path} has no whole record")]
     Damaged { path: PathBuf },
     #[error("cannot read {path}")]
     Io {
@@ -33,20 +36,20 @@ impl LoadError {
     }
 }
 
-/// A session as its files tell it.
+/// A session as read from its files.
 #[derive(Debug)]
 pub(crate) struct LoadedSession {
     pub(crate) segments: Vec<Segment>,
     pub(crate) facts: SessionFacts,
-    /// The newest segment's head: whatever it says is dropped may still be there.
+    /// The head of the newest segment. The segments that it lists as dropped may still exist.
     pub(crate) head: SegmentHead,
-    /// Bytes of the newest segment's file, the torn ones included.
+    /// Bytes of the newest segment's file, including a torn tail.
     pub(crate) file_bytes: u64,
-    /// Segments after it that do not even hold a whole head.
+    /// Later segments without a whole head.
     pub(crate) torn: Vec<PathBuf>,
 }
 
-/// One segment folded from its head to its last whole record.
+/// One segment, folded from its head to its last whole record.
 struct FoldedSegment {
     head: SegmentHead,
     segment: Segment,
@@ -75,7 +78,8 @@ pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<LoadedSession, LoadErro
             segment.contiguous = head.prev == Some(before.first_seq);
             before.out_end = match segment.contiguous {
                 true => head.out,
-                // What follows it was dropped, so only its own records say where it ends.
+                // The next segment was dropped, so only this segment's own records tell where its output
+                // ends.
                 false => fold(dir, before.first_seq, &mut |_| {})
                     .map_or(before.first_out, |folded| folded.segment.out_end),
             };
@@ -85,7 +89,7 @@ pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<LoadedSession, LoadErro
     for first_seq in names {
         match segment::open(dir, first_seq) {
             Ok(opened) => add(&opened.head, Segment::new(&opened.head, opened.file_bytes)),
-            // An older segment that cannot be read is a gap; the others are still good.
+            // An unreadable older segment is a gap. The other segments are still usable.
             Err(HeadError::Torn) => {}
             Err(error) => return Err(head_error(dir, first_seq, error)),
         }
@@ -95,7 +99,7 @@ pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<LoadedSession, LoadErro
     Ok(LoadedSession { segments, facts, head, file_bytes, torn })
 }
 
-/// The turns that ended after an event, in order, and the facts at the end.
+/// The turns that ended after an event, in order, and the session's latest facts.
 pub(crate) fn ended_turns(
     dir: &Path,
     id: &SessionId,
@@ -118,7 +122,7 @@ pub(crate) fn ended_turns(
     }
     match last {
         Some(facts) => Ok((turns, facts)),
-        // The newest segment is torn from its start, so the one before it is the last.
+        // The newest segment has no whole head, so the segment before it is the last one.
         None if from > 0 => ended_turns(dir, id, Seq(names[from - 1].0.saturating_sub(1))),
         None => Err(LoadError::Damaged { path: dir.to_owned() }),
     }

@@ -1,6 +1,6 @@
-//! The log of one session: appends events to its newest segment, starts new segments, drops old
-//! ones past the quota. One owner, one descriptor. An append is one write and never waits for the
-//! disk, the index or a reader.
+//! The log of one session: appends events to the newest segment, starts new segments, and drops old ones
+//! past the quota. It has one owner and one descriptor. An append is one write and never waits for the disk,
+//! the index or a reader.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -21,19 +21,19 @@ use crate::record::{self, BodyPlacement};
 use crate::segment::{self, EventHeaderOut, FORMAT, SeekPoint, Segment, SegmentHead};
 use crate::shared::{SessionRow, SharedSession};
 
-/// A longer body is written from where it is; a shorter one is copied next to its header.
+/// A body up to this length is copied next to its header. A longer body is written from its own buffer.
 const COPIED_BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// Slices in one write: the kernel takes no more.
+/// Maximum number of slices in one write: the kernel's limit.
 const WRITE_SLICES_MAX: usize = 1024;
 
-/// The buffer that an append leaves behind for the next.
+/// Maximum buffer capacity that an append keeps for the next append.
 const BUFFER_BYTES_KEPT: usize = 256 * 1024;
 
-/// A segment that took less time to fill is not synced to the disk when it is full.
+/// A full segment is synced to the disk only if it took at least this long to fill.
 const SYNC_AFTER_MS: u64 = 1000;
 
-/// An event to append; the log gives it its sequence number.
+/// An event to append. The log assigns its sequence number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
     pub at_ms: u64,
@@ -43,19 +43,19 @@ pub struct NewEvent {
     pub body: Bytes,
 }
 
-/// What an append did.
+/// The result of an append.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AppendedBatch {
-    /// The first and the last event of the batch; the last event before it, twice, if it was empty.
+    /// The first and the last event of the batch. For an empty batch, both are the last event before it.
     pub first: Seq,
     pub last: Seq,
     /// The turns that the batch ended.
     pub turns: Vec<Arc<TurnRecord>>,
-    /// Output bytes that were dropped, past the quota, to make room.
+    /// Output bytes that were dropped to stay within the quota.
     pub dropped_bytes: u64,
 }
 
-/// Why nothing of a batch was appended. The log can be used again.
+/// Why no event of a batch was appended. The log stays usable.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
     #[error("journal {path} has no space left")]
@@ -72,7 +72,7 @@ pub enum AppendError {
     },
     #[error("an event of {bytes} bytes is over the limit of {max}", max = record::EVENT_BYTES_MAX)]
     TooLarge { bytes: usize },
-    #[error("session {0} has ended; nothing can follow")]
+    #[error("session {0} has ended and takes no more events")]
     Ended(SessionId),
 }
 
@@ -96,10 +96,10 @@ pub struct SessionLog {
     facts: SessionFacts,
     newest: NewestSegment,
     segment_bytes: u64,
-    /// When the newest segment was started, by its events' clock.
+    /// When the newest segment was started, by the events' timestamps.
     rolled_at_ms: u64,
     buffer: Vec<u8>,
-    /// Which events' bodies are not in the buffer, and where in it they belong.
+    /// Bodies that are not copied into the buffer: the offset in the buffer, and the index in the batch.
     separate_bodies: Vec<(usize, usize)>,
     marks: Vec<SeekPoint>,
 }
@@ -110,13 +110,13 @@ pub(crate) struct NewestSegment {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
     pub(crate) first_seq: Seq,
-    /// Its whole records end here.
+    /// The end of the last whole record.
     pub(crate) bytes: u64,
-    /// Where its first event starts, or where it was taken over.
+    /// The length limit counts from here: the end of the head, or 0 for a segment of an earlier node.
     pub(crate) grown_from: u64,
-    /// Bytes of a failed write may lie behind the end.
+    /// Bytes of a failed write may follow the last whole record.
     pub(crate) has_torn_tail: bool,
-    /// The next append starts a new segment, whatever the length of this one.
+    /// The next append starts a new segment, even if this one is not full.
     pub(crate) must_roll: bool,
 }
 
@@ -153,14 +153,13 @@ impl SessionLog {
         SessionReader::new(self.shared.clone())
     }
 
-    /// Appends all of the events, or on an error none. When it returns, the events survive the
-    /// death of this process.
+    /// Appends all events, or none on an error. When it returns, the events survive the death of this
+    /// process.
     pub fn append(&mut self, mut batch: Vec<NewEvent>) -> Result<AppendedBatch, AppendError> {
         self.append_from(&mut batch)
     }
 
-    /// Like [`SessionLog::append`]: takes the events out of `batch`, or on an error leaves it as it
-    /// is.
+    /// Like [`SessionLog::append`], but takes the events out of `batch`. On an error, `batch` is unchanged.
     pub fn append_from(&mut self, batch: &mut Vec<NewEvent>) -> Result<AppendedBatch, AppendError> {
         if self.facts.ended.is_some() {
             return Err(AppendError::Ended(self.shared.id.clone()));
@@ -179,7 +178,7 @@ impl SessionLog {
         Ok(AppendedBatch { first, last: self.facts.last_seq, turns, dropped_bytes })
     }
 
-    /// Puts the batch's records into the buffer, in the order and with the numbers they will have.
+    /// Encodes the batch's records into the buffer, with their sequence numbers.
     fn encode(&mut self, batch: &[NewEvent]) -> Result<(), AppendError> {
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_BYTES_KEPT);
@@ -209,7 +208,7 @@ impl SessionLog {
         Ok(())
     }
 
-    /// Writes the buffer, with the bodies apart from it in their places.
+    /// Writes the buffer, with the separate bodies in between.
     fn write(&mut self, batch: &[NewEvent]) -> Result<(), AppendError> {
         let at = self.newest.bytes;
         let written = if self.separate_bodies.is_empty() {
@@ -232,14 +231,15 @@ impl SessionLog {
             }
             Err(cause) => {
                 self.newest.has_torn_tail = true;
-                // If this fails too, the next append tries again before it writes.
+                // If the cut fails too, the next append retries it before writing.
                 let _ = self.cut_torn_tail();
                 Err(AppendError::new(&self.newest.path, cause))
             }
         }
     }
 
-    /// Cuts off what a failed write left: a whole record among it must not be taken for a later one.
+    /// Cuts off the bytes of a failed write. They may contain a whole record, which a reader must not
+    /// mistake for a later one.
     fn cut_torn_tail(&mut self) -> Result<(), AppendError> {
         if self.newest.has_torn_tail {
             let cut = self.newest.file.set_len(self.newest.bytes);
@@ -249,7 +249,7 @@ impl SessionLog {
         Ok(())
     }
 
-    /// Takes the written events into the facts and shows them to readers and the index.
+    /// Applies the written events to the facts, and publishes them to readers and the index.
     fn publish(&mut self, batch: &mut Vec<NewEvent>) -> Vec<Arc<TurnRecord>> {
         let mut stamper = Stamper::after(&self.facts);
         let mut turns = Vec::new();
@@ -273,8 +273,7 @@ impl SessionLog {
         turns
     }
 
-    /// Starts a new segment, and drops old ones where the quota asks for it. Returns the output
-    /// bytes dropped.
+    /// Starts a new segment, and drops old segments past the quota. Returns the dropped output bytes.
     pub(crate) fn roll(&mut self) -> Result<u64, AppendError> {
         let needed: Vec<Seq> = self
             .facts
@@ -310,7 +309,8 @@ impl SessionLog {
             }
         };
         let old = std::mem::replace(&mut self.newest, fresh);
-        // A flood fills segments faster than a disk takes them, and drops most of them again.
+        // A flood of output fills segments faster than the disk can sync them, and most of them are dropped
+        // again.
         let took_ms = self.facts.last_at_ms.saturating_sub(self.rolled_at_ms);
         self.rolled_at_ms = self.facts.last_at_ms;
         if took_ms >= SYNC_AFTER_MS {
@@ -341,7 +341,7 @@ impl SessionLog {
         segments.push(Segment::new(head, self.newest.bytes));
     }
 
-    /// Has the index read the session's ended turns again, from where it is.
+    /// Makes the index writer read the ended turns that it misses from the segments.
     pub(crate) fn index_from_segments(&self) {
         self.shared.backlog().dropped_turns += 1;
         self.indexer.notify(&self.shared);
@@ -363,7 +363,7 @@ impl Drop for SessionLog {
     }
 }
 
-/// Makes the file of a new segment, with its head; on an error there is no such file.
+/// Creates the file of a new segment with its head. On an error, no file remains.
 pub(crate) fn start_segment(
     dir: &Path,
     head: &SegmentHead,
@@ -374,13 +374,13 @@ pub(crate) fn start_segment(
     fill_segment(file, path, head, facts)
 }
 
-/// Makes the file of a new segment, without anything in it.
+/// Creates the empty file of a new segment.
 pub(crate) fn create_segment(path: &Path) -> Result<File, AppendError> {
     let made = OpenOptions::new().write(true).create(true).truncate(true).open(path);
     made.map_err(|cause| AppendError::new(path, cause))
 }
 
-/// Begins an empty segment with its head; on an error there is no such file any more.
+/// Writes the head into an empty segment. On an error, removes the file.
 pub(crate) fn fill_segment(
     file: File,
     path: PathBuf,
@@ -416,7 +416,7 @@ pub(crate) fn fill_segment(
 pub(crate) fn remove_segment(path: &Path) {
     match fs::remove_file(path) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %cause, "a dropped journal segment stays");
+            tracing::warn!(path = %path.display(), %cause, "cannot remove a dropped journal segment");
         }
         _ => {}
     }

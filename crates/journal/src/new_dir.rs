@@ -1,6 +1,6 @@
-//! A session's directory while it is being made. The directory appears among the sessions with its
-//! first record in it or not at all, whenever the node dies; a directory that never became a session's
-//! is removed when the journal is next opened.
+//! The directory of a session that is being created. The directory appears among the sessions only with its
+//! first record in it, even if the node dies at any moment. The next start of the journal removes a directory
+//! that never became a session.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use crate::segment::{self, SegmentHead};
 /// The event that a session's first segment begins with.
 pub(crate) const FIRST_SEQ: Seq = Seq(1);
 
-/// A directory with an empty first segment. Dropping this removes the directory unless it has become a
-/// session's.
+/// A temporary directory with an empty first segment. Dropping this removes the directory, unless
+/// [`NewSessionDir::become_session`] succeeded.
 #[derive(Debug)]
 pub(crate) struct NewSessionDir {
     segment: File,
@@ -31,7 +31,7 @@ impl NewSessionDir {
         Ok(Self { segment, dir_guard })
     }
 
-    /// Makes it the session's directory.
+    /// Writes the first record, and renames the directory to the session's directory.
     pub fn become_session(
         self,
         dir: &Path,
@@ -49,7 +49,7 @@ impl NewSessionDir {
     }
 }
 
-/// A directory beside the sessions.
+/// A directory that is removed on drop unless it is kept.
 #[derive(Debug)]
 struct TemporaryDir {
     path: PathBuf,

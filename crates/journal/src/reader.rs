@@ -1,5 +1,5 @@
-//! Reading a session: its events after a number, its output by byte range, a display whole. Sees
-//! only whole records, while the log goes on writing; opens files when asked and closes them.
+//! Reads a session: events after a sequence number, output by byte range, whole displays. A reader sees only
+//! whole records, also while the log writes. It opens files per call and closes them again.
 
 use std::fs::File;
 use std::io;
@@ -15,10 +15,10 @@ use crate::record::{JournalRecord, Scanner};
 use crate::segment::{self, parse_event, parse_output};
 use crate::shared::{ReadPosition, SharedSession};
 
-/// Output bytes that one call returns at most.
+/// Maximum output bytes that one call returns.
 pub const OUTPUT_SLICE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Why a session could not be read. What was dropped or removed is no error: it is not there.
+/// Why a session could not be read. Dropped or removed data is not an error; it is only missing.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read journal {path}")]
 pub struct ReadError {
@@ -30,9 +30,9 @@ pub struct ReadError {
 /// OutputScope output to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputScope {
-    /// Everything that the session put out.
+    /// All output of the session.
     Session,
-    /// What this turn put out while it ran, without what others wrote in the background.
+    /// The output that this turn wrote while it ran, without background output.
     Turn(TurnNo),
 }
 
@@ -48,23 +48,23 @@ impl OutputRange {
     pub const ALL: Self = Self { from: 0, to: u64::MAX, scope: OutputScope::Session };
 }
 
-/// Some output. It holds no gap: it ends before one.
+/// Contiguous output. It ends before the next gap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OutputSlice {
     pub bytes: Bytes,
-    /// Where it starts: as asked, or after what is not kept.
+    /// Where it starts: the requested start, or the end of a gap there.
     pub from: u64,
-    /// Where to go on.
+    /// Where the next read starts.
     pub next: u64,
-    /// Bytes between the start asked for and `from` that are not kept.
+    /// Bytes between the requested start and `from` that are not kept.
     pub dropped_before: u64,
 }
 
-/// Reads a session. Cheap to make and to clone; each clone has its own place in the events.
+/// Reads a session. Cheap to create and to clone. Each clone has its own position in the events.
 #[derive(Debug, Clone)]
 pub struct SessionReader {
     shared: Arc<SharedSession>,
-    /// Where the last call to `events` stopped: a follower pays only for what is new.
+    /// Where the last call to `events` stopped, so that a follower reads only new records.
     cursor: Option<ReadPosition>,
 }
 
@@ -87,8 +87,8 @@ impl SessionReader {
         self.shared.output_end()
     }
 
-    /// The events after `after`, in order: at most `events_max`, and at most `bytes_max` of bodies
-    /// but always one event if there is one. Numbers are missing where events are not kept.
+    /// The events after `after`, in order. At most `events_max` events and `bytes_max` bytes of bodies, but
+    /// always one event if there is one. Sequence numbers have gaps where events are not kept.
     pub fn events(
         &mut self,
         after: Seq,
@@ -122,7 +122,7 @@ impl SessionReader {
         Ok(taken)
     }
 
-    /// The output in a range, at most [`OUTPUT_SLICE_BYTES_MAX`] of it.
+    /// The output in a range, at most [`OUTPUT_SLICE_BYTES_MAX`].
     pub fn output(&self, range: OutputRange) -> Result<OutputSlice, ReadError> {
         self.head(OUTPUT_SLICE_BYTES_MAX, range)
     }
@@ -161,7 +161,7 @@ impl SessionReader {
             }
         }
         if bytes.is_empty() && slice.next < range.to {
-            // The range ends in what is not kept.
+            // The rest of the range is not kept.
             let end = range.to;
             slice.dropped_before += end - slice.next;
             (slice.from, slice.next) = (end, end);
@@ -170,7 +170,7 @@ impl SessionReader {
         Ok(slice)
     }
 
-    /// The end of a range: at most the last `count` bytes of it, without a gap in them.
+    /// The end of a range: at most its last `count` bytes, after the last gap.
     pub fn tail(&self, count: u64, range: OutputRange) -> Result<OutputSlice, ReadError> {
         let count = count.min(OUTPUT_SLICE_BYTES_MAX as u64);
         let to = range.to.min(self.shared.output_end());
@@ -186,7 +186,7 @@ impl SessionReader {
         Ok(slice)
     }
 
-    /// The display that an event completed, whole: its mime type and bytes.
+    /// The whole display that an event completed: its mime type and bytes.
     pub fn display(&self, seq: Seq) -> Result<Option<(String, Bytes)>, ReadError> {
         let Some((last, first, body)) = self.display_part(seq)? else { return Ok(None) };
         let EventKind::Display { mime, id, more: false, .. } = last.kind else { return Ok(None) };
@@ -203,7 +203,8 @@ impl SessionReader {
             let same = matches!(&event.kind, EventKind::Display { mime: other, id: named, .. }
                 if *other == mime && *named == id);
             if at >= first && stamp.first == Some(first) && event.turn == last.turn && same {
-                // Its first part is not kept, so neither is the display; over the limit, no one sent it.
+                // Without its first part, the display is not kept. No worker can have sent a display over the
+                // limit.
                 let headless = whole.is_empty() && at != first;
                 if headless || whole.len() + record.body.len() > MESSAGE_BYTES_MAX {
                     return Ok(None);
@@ -230,7 +231,7 @@ impl SessionReader {
         Ok(None)
     }
 
-    /// The code of a turn, put together from the events that carry it.
+    /// The code of a turn, joined from the events that carry it.
     pub(crate) fn code(&self, number: TurnNo, from: Seq, to: Seq) -> Result<Bytes, ReadError> {
         let mut whole = BytesMut::new();
         let mut records = RecordCursor::new(&self.shared, self.shared.position_of_event(from));
@@ -251,7 +252,7 @@ impl SessionReader {
     }
 }
 
-/// The event records from a place on, over all later segments.
+/// Iterates over the event records from a position to the newest segment.
 struct RecordCursor<'a> {
     shared: &'a SharedSession,
     position: Option<ReadPosition>,
@@ -277,7 +278,7 @@ impl<'a> RecordCursor<'a> {
             if found.is_some() {
                 return Ok(found);
             }
-            // Keep the place in the newest segment: more will come there.
+            // Keep the position in the newest segment: later records are appended there.
             let Some(next) = self.shared.position_after(position) else { return Ok(None) };
             self.position = Some(next);
             self.scanner = None;
@@ -294,7 +295,7 @@ impl<'a> RecordCursor<'a> {
             None if position.at >= position.end => return Ok(None),
             none => match File::open(segment::path(&self.shared.dir, position.segment)) {
                 Ok(file) => none.insert(Scanner::new(file, position.at, position.end)),
-                // It was dropped or removed meanwhile.
+                // The segment was dropped or removed meanwhile.
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(cause) => return Err(cause),
             },
@@ -313,12 +314,12 @@ impl<'a> RecordCursor<'a> {
     }
 }
 
-/// A run of output bytes that lie in one record, cut to the range.
+/// The output bytes of one record, cut to the range.
 #[derive(Debug)]
 pub(crate) struct OutputPiece {
     pub(crate) offset: u64,
     pub(crate) bytes: Bytes,
-    /// Whether it belongs to whom was asked for.
+    /// Whether it belongs to the requested scope.
     pub(crate) shown: bool,
 }
 
@@ -355,7 +356,7 @@ impl<'a> OutputPieces<'a> {
                 OutputScope::Session => true,
                 OutputScope::Turn(number) => header.turn == Some(number) && !header.background,
             };
-            // Reading on past the range's end would walk the rest of the session for nothing.
+            // Stop here: a further read would walk the rest of the session for nothing.
             if end >= to {
                 self.records = RecordCursor::new(self.records.shared, None);
             }

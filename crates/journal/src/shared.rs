@@ -1,5 +1,5 @@
-//! What a session's log, its readers and the index writer share: the list of segments that hold
-//! whole records, and what the index does not have yet. Never touches a file.
+//! The state that a session's log, its readers and the index writer share: the list of segments with their
+//! whole records, and the backlog of the index. It never touches a file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use windlass_protocol::{Seq, SessionId, TurnId};
 use crate::facts::{SessionFacts, TurnRecord};
 use crate::segment::{SeekPoint, Segment};
 
-/// Ended turns of one session that wait in memory for the index. Past it they are forgotten, and
-/// the index reads them from the segments instead.
+/// Maximum number of ended turns of one session that wait in memory for the index. Past it, they are dropped
+/// from memory, and the index writer reads them from the segments.
 pub const PENDING_TURNS_MAX: usize = 4096;
 
-/// A lock that outlives a panic elsewhere: every holder leaves the data whole between statements.
+/// Locks a mutex and ignores poisoning: every holder leaves the data consistent between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -27,19 +27,19 @@ pub(crate) struct SharedSession {
     segments: Mutex<Vec<Segment>>,
     last_seq: AtomicU64,
     output_end: AtomicU64,
-    /// A log is open on it.
+    /// A log of the session is open.
     pub(crate) open: AtomicBool,
-    /// It is in the index writer's queue.
+    /// The session is in the index writer's queue.
     pub(crate) queued: AtomicBool,
     backlog: Mutex<IndexBacklog>,
 }
 
-/// What the index does not have yet.
+/// Changes of a session that are not in the index yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IndexBacklog {
     pub(crate) turns: BTreeMap<Seq, Arc<TurnRecord>>,
     pub(crate) row: Option<SessionRow>,
-    /// Turns that were forgotten here: the index must read the segments.
+    /// Turns that were dropped from `turns`: the index writer must read them from the segments.
     pub(crate) dropped_turns: u64,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct SessionRow {
     pub(crate) kept_bytes: u64,
 }
 
-/// Where to go on reading, and how far its segment reaches.
+/// Where a reader continues, and the end of that segment when the reader looked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadPosition {
     pub(crate) segment: Seq,
@@ -104,7 +104,7 @@ impl SharedSession {
         self.segments().iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Shows readers the records that an append has written to the newest segment.
+    /// Publishes to readers the records that an append has written to the newest segment.
     pub(crate) fn publish(&self, bytes: u64, marks: &[SeekPoint], facts: &SessionFacts) {
         let mut segments = self.segments();
         let newest = segments.last_mut().expect("a session has at least one segment");
@@ -118,7 +118,7 @@ impl SharedSession {
         self.last_seq.store(facts.last_seq.0, Ordering::Release);
     }
 
-    /// The place to read from for an event, or for the first one after it that is kept.
+    /// The position to read an event from, or the first kept event after it.
     pub(crate) fn position_of_event(&self, seq: Seq) -> Option<ReadPosition> {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.first_seq <= seq);
@@ -126,7 +126,7 @@ impl SharedSession {
         Some(position(segment, segment.position_of_event(seq)))
     }
 
-    /// The place to read from for an output byte, or for the first one after it that is kept.
+    /// The position to read an output byte from, or the first kept output byte after it.
     pub(crate) fn position_of_output(&self, out: u64) -> Option<ReadPosition> {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.first_out <= out);
@@ -134,9 +134,9 @@ impl SharedSession {
         Some(position(segment, segment.position_of_output(out)))
     }
 
-    /// Where reading goes on once all that was known of a place's segment is read; `None` as long as
-    /// that is the newest. One look at both segments: it may have grown and got a successor since, and
-    /// only one that has a successor grows no more.
+    /// Where a reader continues at the known end of a segment; `None` while that segment is the newest.
+    /// Checks the segment and its successor under one lock: the segment may have grown before it got a
+    /// successor, and only a segment with a successor grows no more.
     pub(crate) fn position_after(&self, read: ReadPosition) -> Option<ReadPosition> {
         let segments = self.segments();
         let after = segments.partition_point(|other| other.first_seq <= read.segment);
@@ -153,14 +153,14 @@ impl SharedSession {
         })
     }
 
-    /// A place seen before, with how far its segment reaches now; `None` if it was dropped.
+    /// An earlier position with the current end of its segment; `None` if the segment was dropped.
     pub(crate) fn refresh(&self, old: ReadPosition) -> Option<ReadPosition> {
         let segments = self.segments();
         let found = segments.binary_search_by_key(&old.segment, |other| other.first_seq).ok()?;
         Some(ReadPosition { end: segments[found].bytes, ..old })
     }
 
-    /// Keeps an ended turn until the index has it.
+    /// Keeps an ended turn in the backlog until the index has it.
     pub(crate) fn add_ended_turn(&self, turn: Arc<TurnRecord>) {
         let mut backlog = self.backlog();
         if backlog.turns.len() >= PENDING_TURNS_MAX {
@@ -174,7 +174,7 @@ impl SharedSession {
         self.backlog().turns.values().rev().find(|turn| turn.id == *id).cloned()
     }
 
-    /// Takes what was just indexed out of what is pending.
+    /// Removes what was just indexed from the backlog.
     pub(crate) fn remove_indexed(&self, done: &IndexBacklog) {
         let mut backlog = self.backlog();
         for seq in done.turns.keys() {
@@ -189,7 +189,7 @@ impl SharedSession {
         }
     }
 
-    /// The events that the index still has to take in.
+    /// The turn ends that the index does not have yet.
     pub(crate) fn unindexed(&self) -> Unindexed {
         let backlog = self.backlog();
         if backlog.dropped_turns > 0 {
@@ -199,7 +199,7 @@ impl SharedSession {
     }
 }
 
-/// Which turn ends exist only in the segments.
+/// The turn ends that exist only in the segments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unindexed {
     Turns(Vec<Seq>),

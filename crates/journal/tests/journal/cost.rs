@@ -1,5 +1,5 @@
-//! What an append and a read cost. Ignored by default: figures are for people, on a release build
-//! (`cargo test --release -p windlass-journal cost -- --ignored --nocapture`).
+//! Measures the cost of an append and of a read. Ignored by default, because it only prints figures. Run it on
+//! a release build (`cargo test --release -p windlass-journal cost -- --ignored --nocapture`).
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Output by range, its tail, and what is found in it.
+//! Output by range, by tail and by search.
 
 use proptest::prelude::*;
 use windlass_journal::LINE_BYTES_MAX;
