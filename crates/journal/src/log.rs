@@ -358,7 +358,7 @@ impl SessionLog {
 impl Drop for SessionLog {
     fn drop(&mut self) {
         self.shared.open.store(false, Ordering::Release);
-        // The index takes the last facts, and removals the session once it has them.
+        // The index writer stores the last facts, and then removes the session from the registry.
         self.index_row();
     }
 }

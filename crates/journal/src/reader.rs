@@ -27,7 +27,7 @@ pub struct ReadError {
     cause: io::Error,
 }
 
-/// OutputScope output to read.
+/// Which output to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputScope {
     /// All output of the session.

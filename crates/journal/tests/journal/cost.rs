@@ -1,4 +1,4 @@
-//! Measures the cost of an append and of a read. Ignored by default, because it only prints figures. Run it on
+//! Measures the cost of an append and of a read. Ignored by default: it only prints figures. Run it on
 //! a release build (`cargo test --release -p windlass-journal cost -- --ignored --nocapture`).
 
 use std::time::Instant;
