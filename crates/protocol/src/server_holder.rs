@@ -1,9 +1,9 @@
-//! What the holder of an MCP server says of it to the node, each on a line of the standard error
-//! that it shares with the server. Only told to people: nothing is decided by it, since the server
-//! could say the same.
+//! The lines that the holder process of an MCP server writes for the node. The holder shares its standard
+//! error with the server, so the server can forge these lines. The node only shows them to people and decides
+//! nothing by them.
 
-/// Starts the line that has the server's process id.
+/// The prefix of the line with the server's process id.
 pub const PID_LINE: &str = "windlass-server-pid: ";
 
-/// Starts the line that says how the server ended, or why it could not be started.
+/// The prefix of the line that says how the server ended, or why it could not start.
 pub const END_LINE: &str = "windlass-server-end: ";

@@ -36,7 +36,7 @@ pub struct Server {
     pub group: String,
     pub sessions: ServerSessions,
     pub state: ServerState,
-    /// Why the server does not run, or why it last stopped.
+    /// Why the server does not run, or why it last did not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Time until the next restart, while the server waits for it.
