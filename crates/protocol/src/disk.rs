@@ -101,8 +101,8 @@ pub struct PruneRequest {
     /// Only report what would be removed.
     #[serde(default)]
     pub dry_run: bool,
-    /// Remove only sessions that ended more than this many seconds ago. Default: all ended sessions. Leftovers,
-    /// and sessions that the node's retention would remove, are always removed.
+    /// Remove only sessions that ended more than this many seconds ago. Default: all ended sessions.
+    /// Leftovers, and sessions that the node's retention would remove, are always removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_s: Option<u64>,
 }

@@ -123,7 +123,8 @@ pub enum EventKind {
         /// The limit that ended the worker, if a limit did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Limit>,
-        /// Whether the node requested the restart. The event's turn is the turn that ran on the worker, if any.
+        /// Whether the node requested the restart. The event's turn is the turn that ran on the worker, if
+        /// any.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replaced: bool,
     },

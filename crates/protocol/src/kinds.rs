@@ -1,5 +1,5 @@
-//! The kinds of worker that a release has, as data. Node, MCP door and CLI ask a kind for what they need
-//! to know of its language; what a session's own worker can do, the worker says itself.
+//! The kinds of worker of this release, as data. Node, MCP door and CLI take facts about a language from its
+//! kind. The worker of a session declares its own capabilities.
 
 pub mod python;
 
@@ -8,34 +8,33 @@ use crate::event::StartedBy;
 /// One kind of worker.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WorkerKind {
-    /// By which clients ask for it.
+    /// The name by which clients request this kind.
     pub name: &'static str,
-    /// What its language is called.
+    /// The name of the language.
     pub language: &'static str,
-    /// How names of its files end.
+    /// The file name extensions of the language.
     pub extensions: &'static [&'static str],
-    /// The program on PATH that runs it where a session names no other.
+    /// The program on PATH that runs the worker if a session names no other interpreter.
     pub interpreter: &'static str,
-    /// Arguments with which the interpreter prints its version and where it really is, with a space
-    /// between the two.
+    /// Arguments with which the interpreter prints its version and its real path, separated by a space.
     pub version_arguments: &'static [&'static str],
-    /// What its workers can do ([`crate::worker`]).
+    /// The capabilities of its workers ([`crate::worker`]).
     pub capabilities: &'static [&'static str],
-    /// The ways in which its workers can start.
+    /// How its workers can be started.
     pub starts: &'static [StartedBy],
-    /// When what somebody types is complete.
+    /// How the REPL decides that typed code is complete.
     pub typed: TypedInput,
     pub terms: LanguageTerms,
 }
 
-/// When what somebody types is a whole piece of code.
+/// The rule by which typed code is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TypedInput {
-    /// When brackets and quotes are closed, and an indented block ends with an empty line.
+    /// All brackets and quotes are closed, and an indented block ends with an empty line.
     IndentedBlocks,
 }
 
-/// How types and values are written in a language.
+/// The words of a language for types and values, used in tool signatures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LanguageTerms {
     pub string: &'static str,
@@ -47,14 +46,14 @@ pub struct LanguageTerms {
     pub null: &'static str,
     pub yes: &'static str,
     pub no: &'static str,
-    /// One of several values, which follow in brackets.
+    /// The type that is one of several values. The values follow in brackets.
     pub choice: &'static str,
 }
 
-/// All kinds. The first is that of sessions whose clients ask for none.
+/// All kinds. The first one is the default.
 pub const ALL: &[WorkerKind] = &[python::KIND];
 
-/// The kind of sessions whose clients ask for none.
+/// The kind of a session whose client requests none.
 pub const DEFAULT: &WorkerKind = &ALL[0];
 
 /// The kind of this name.
@@ -62,7 +61,7 @@ pub fn find(name: &str) -> Option<&'static WorkerKind> {
     ALL.iter().find(|kind| kind.name == name)
 }
 
-/// The words of a session's language, by the name of its kind.
+/// The terms of a session's language, by the name of its kind.
 pub fn terms_of(name: &str) -> &'static LanguageTerms {
     &find(name).unwrap_or(DEFAULT).terms
 }

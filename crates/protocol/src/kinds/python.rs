@@ -1,4 +1,4 @@
-//! Python.
+//! The Python worker kind.
 
 use super::{LanguageTerms, TypedInput, WorkerKind};
 use crate::event::StartedBy;
