@@ -18,7 +18,9 @@ pub enum IdError {
         "{0:?} is not an id: use letters, digits, '-' and '_', and start with a letter or digit"
     )]
     Character(String),
-    #[error("{0:?} is not a turn id that a client can choose: use at least one character that is not a digit")]
+    #[error(
+        "{0:?} is not a turn id that a client can choose: use at least one non-digit character"
+    )]
     OnlyDigits(String),
 }
 

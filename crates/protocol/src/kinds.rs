@@ -88,13 +88,13 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_name_of_its_own_and_can_be_run() {
-        for (place, kind) in ALL.iter().enumerate() {
+        for (index, kind) in ALL.iter().enumerate() {
             assert_eq!(find(kind.name), Some(kind));
             assert!(kind.starts_by(StartedBy::Exec), "{}", kind.name);
             let same = |other: &WorkerKind| {
                 other.extensions.iter().any(|extension| kind.extensions.contains(extension))
             };
-            assert!(!ALL[..place].iter().any(same), "{}: an extension has two kinds", kind.name);
+            assert!(!ALL[..index].iter().any(same), "{}: an extension has two kinds", kind.name);
         }
         assert_eq!(find("none"), None);
     }

@@ -182,10 +182,10 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn portions<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
-    let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
-    places.extend([0, bytes.len()]);
-    places.sort_unstable();
-    places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
+    let mut offsets: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+    offsets.extend([0, bytes.len()]);
+    offsets.sort_unstable();
+    offsets.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
 
 fn whole_frames(decoder: &mut Decoder) -> Result<Vec<Frame>, FrameError> {
