@@ -16,7 +16,7 @@ pub enum LoadError {
     #[error("the journal has no session {0}")]
     NotFound(SessionId),
     #[error(
-        "{path} was written by a newer release: its journal format is {version}, this release reads up to {max}",
+        "{path} was written by a newer release: its journal format is {version}, this one reads up to {max}",
         max = segment::FORMAT
     )]
     Newer { path: PathBuf, version: u32 },

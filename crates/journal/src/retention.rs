@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_oldest_sessions_go_first_and_only_as_many_as_necessary() {
-        // Sessions that ended one, two and three hours ago, with 10, 20 and 30 bytes. Live sessions: 40 bytes.
+        // Sessions that ended one, two and three hours ago, with 10, 20 and 30 bytes. Live ones have 40.
         let now_ms = 100 * HOUR_MS;
         let ended: Vec<_> = [("c", 1, 10), ("b", 2, 20), ("a", 3, 30)]
             .map(|(id, hours, bytes)| EndedSession {

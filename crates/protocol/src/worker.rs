@@ -94,7 +94,7 @@ pub enum FromWorker {
         #[serde(default)]
         capabilities: Vec<String>,
     },
-    /// Output of the code.
+    /// Output that does not go through the raw pipes of standard output and standard error.
     Output {
         turn: TurnNo,
         stream: Stream,
