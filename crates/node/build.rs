@@ -1,4 +1,4 @@
-//! Builds the sandbox as a shared object, which the node carries inside itself and lays out beside the
+//! Builds the crate `confine` as a shared object, which the node carries inside itself and lays out beside the
 //! worker's program: an interpreter that was forked from a zygote confines itself with it.
 //!
 //! It is built once for all profiles, beside them in the target directory.
@@ -8,12 +8,16 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const NAME: &str = "libwindlass_sandbox.so";
+const NAME: &str = "libwindlass_confine.so";
 
 /// Where what it is made of lies, from this crate's directory.
-const SOURCES: [&str; 5] = [
-    "../sandbox/src",
-    "../sandbox/Cargo.toml",
+const SOURCES: [&str; 9] = [
+    "../beneath/src",
+    "../beneath/Cargo.toml",
+    "../confine/src",
+    "../confine/Cargo.toml",
+    "../procs/src",
+    "../procs/Cargo.toml",
     "../protocol/src",
     "../protocol/Cargo.toml",
     "../../Cargo.lock",
@@ -37,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let triple = env::var("TARGET")?;
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
-        .args(["rustc", "--package", "windlass-sandbox", "--lib", "--crate-type", "cdylib"])
+        .args(["rustc", "--package", "windlass-confine", "--lib", "--crate-type", "cdylib"])
         .args(["--profile", "embedded", "--target", &triple])
         .arg("--target-dir")
         .arg(&directory);

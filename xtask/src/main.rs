@@ -1,28 +1,23 @@
-//! `cargo xtask`: checks and measurements of this workspace, one module a command. It changes no
+//! `cargo xtask`: checks and measurements of this workspace, one module a command; the suites against a real node
+//! are the crate `suites`. It changes no
 //! file but those that `api`, `examples --write`, `conformance --write-docs` and `attack
 //! --document` make.
 
-mod agents;
 mod api;
-mod attack;
 mod bench;
-mod chaos;
-mod conformance;
 mod contract;
 mod examples;
 mod fuzz;
 mod load;
-mod machine;
-mod packages;
 mod sdk;
-mod soak;
-mod start;
 mod tidy;
-mod workspace;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use windlass_suites::{
+    Verdict, agents, attack, chaos, conformance, machine, packages, soak, start, workspace,
+};
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Checks and measurements of the Windlass workspace")]
@@ -89,11 +84,4 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-/// What a command found, once it could do its work at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Good,
-    Bad,
 }

@@ -1,5 +1,5 @@
-//! Where a node is: at its unix socket, or behind its TCP door. Owns how it is connected to and
-//! what each request must carry there.
+//! The address of a node: its unix socket or its TCP door. Owns how to connect to it and which
+//! headers each request needs there.
 
 use std::fmt;
 use std::io;
@@ -15,31 +15,31 @@ use crate::error::ClientError;
 use crate::stream::LeanStream;
 use crate::token::Token;
 
-/// How long a node behind a TCP door may take to accept a connection.
+/// How long a TCP connect may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
 /// A node that is reached over TCP.
 #[derive(Debug, Clone)]
-pub struct Remote {
-    /// Host and port, as a request's `Host` says them.
+pub struct RemoteNode {
+    /// Host and port, as in a request's `Host` header.
     authority: String,
     host: HeaderValue,
     authorization: HeaderValue,
 }
 
-impl Remote {
-    /// A node at a plain URL, such as `http://127.0.0.1:8040`.
+impl RemoteNode {
+    /// Takes a plain URL, for example `http://127.0.0.1:8040`.
     pub fn new(url: &str, token: &Token) -> Result<Self, ClientError> {
         let authority = authority(url).ok_or(ClientError::BadUrl)?;
         let host = HeaderValue::from_str(&authority).map_err(|_| ClientError::BadUrl)?;
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", token.as_str()))
-            .expect("hexadecimal digits are a header's value");
+            .expect("hexadecimal digits are a valid header value");
         authorization.set_sensitive(true);
         Ok(Self { authority, host, authorization })
     }
 }
 
-/// `HOST:PORT` of a plain URL. What it says is never repeated: it may hold a secret.
+/// `HOST:PORT` of a plain URL. The URL is never repeated in an error: it may hold a secret.
 fn authority(url: &str) -> Option<String> {
     let url: Uri = url.parse().ok()?;
     let plain = url.scheme_str() == Some("http") && matches!(url.path(), "" | "/");
@@ -50,12 +50,12 @@ fn authority(url: &str) -> Option<String> {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Address {
+pub(crate) enum NodeAddress {
     Socket(PathBuf),
-    Tcp(Remote),
+    Tcp(RemoteNode),
 }
 
-impl Address {
+impl NodeAddress {
     pub(crate) async fn connect(&self) -> io::Result<LeanStream> {
         match self {
             Self::Socket(path) => LeanStream::connect(path),
@@ -68,7 +68,7 @@ impl Address {
         }
     }
 
-    /// Says who is asked, and with what right.
+    /// Adds the headers that name the node and authorize the request.
     pub(crate) fn introduce(&self, headers: &mut HeaderMap) {
         const SOCKET_HOST: HeaderValue = HeaderValue::from_static("windlass");
         match self {
@@ -83,7 +83,7 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(path) => path.display().fmt(f),
@@ -115,11 +115,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_remote_node_does_not_show_its_token() {
+    fn debug_and_errors_of_a_remote_node_do_not_show_its_token() {
         let token = Token::parse(&"ab".repeat(32)).unwrap();
-        let remote = Remote::new("http://127.0.0.1:8040", &token).unwrap();
+        let remote = RemoteNode::new("http://127.0.0.1:8040", &token).unwrap();
         assert!(!format!("{remote:?}").contains("abab"), "{remote:?}");
-        let error = Remote::new("http://localhost:secret@127.0.0.1:8040", &token).unwrap_err();
+        let error = RemoteNode::new("http://localhost:secret@127.0.0.1:8040", &token).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
     }
 }

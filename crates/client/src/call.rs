@@ -1,5 +1,5 @@
-//! One request to the node, from the bytes to the answer's bytes: sends it, sends it again where
-//! that is safe, and turns every failure into a [`ClientError`]. Knows no endpoint.
+//! One request to the node. Sends it, sends it again where that is safe, reads the answer's bytes
+//! and turns every failure into a [`ClientError`]. Knows no endpoint.
 
 use std::time::{Duration, Instant};
 
@@ -19,60 +19,60 @@ use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, API_HEADER, ApiError};
 use windlass_protocol::host::WITHIN_HEADER;
 
-use crate::address::Address;
+use crate::address::NodeAddress;
 use crate::client::Client;
-use crate::connection::{Connection, ExchangeError, Upgraded};
+use crate::connection::{ExchangeError, HttpConnection, Upgraded};
 use crate::error::ClientError;
 use crate::random;
 use crate::stream::LeanStream;
 
-/// How long an answer may take beyond what the request itself lets it wait.
+/// How long an answer may take, on top of the wait that the request itself allows.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// The first and the longest pause between two attempts.
 pub(crate) const PAUSE_FIRST: Duration = Duration::from_millis(5);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// An attempt that lasted so long had reached a node: its failure starts a new outage.
+/// An attempt that lasted longer than this had reached a node. Its failure starts a new outage.
 const OUTAGE_OVER: Duration = Duration::from_secs(1);
 
 /// Whether a request may be sent again after a connection failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// The node does it once, however often it comes.
+    /// The node carries the request out once, however often it arrives.
     Freely,
-    /// Only when it never left.
+    /// Send it again only if it never left.
     IfNotSent,
 }
 
 /// A request, ready to be sent any number of times.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct HttpCall {
     method: Method,
     path: Bytes,
     body: Bytes,
     repeat: Repeat,
     answer_wait: Duration,
     accept: Option<&'static str>,
-    /// The connection is to become a WebSocket by it.
+    /// The request upgrades its connection to a WebSocket.
     upgrades: bool,
 }
 
-/// An answer of success, its body read.
+/// A successful answer with its whole body.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-/// A failed attempt: what to tell, and whether the node may have acted.
-struct Failure {
+/// A failed attempt: the error for the caller, and whether another attempt is safe.
+struct FailedAttempt {
     error: ClientError,
-    again: Again,
+    again: RetrySafety,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Again {
+enum RetrySafety {
     /// The node did nothing.
     Safe,
     /// The node may have acted.
@@ -80,7 +80,7 @@ enum Again {
     Never,
 }
 
-impl Call {
+impl HttpCall {
     pub(crate) fn get(path: String) -> Self {
         Self::new(Method::GET, path, Bytes::new(), Repeat::Freely)
     }
@@ -110,7 +110,7 @@ impl Call {
         }
     }
 
-    /// The node may take so much longer to answer.
+    /// Lets the node take `wait_ms` longer to answer.
     pub(crate) fn waiting(mut self, wait_ms: u64) -> Self {
         self.answer_wait += Duration::from_millis(wait_ms);
         self
@@ -121,13 +121,13 @@ impl Call {
         self
     }
 
-    /// The connection is to become a WebSocket.
+    /// Makes the request upgrade its connection to a WebSocket.
     pub(crate) fn upgrading(mut self) -> Self {
         self.upgrades = true;
         self
     }
 
-    fn request(&self, node: &Address) -> Result<Request<Full<Bytes>>, ClientError> {
+    fn request(&self, node: &NodeAddress) -> Result<Request<Full<Bytes>>, ClientError> {
         const JSON: HeaderValue = HeaderValue::from_static("application/json");
         let uri = Uri::from_maybe_shared(self.path.clone()).map_err(|fault| self.bad(fault))?;
         let mut request = Request::new(Full::new(self.body.clone()));
@@ -155,7 +155,7 @@ impl Call {
         ClientError::BadAnswer { request: self.name(), cause: cause.to_string() }
     }
 
-    /// For messages: the method and the path without its query, which may hold what was searched.
+    /// For messages: the method, and the path without its query. The query may hold search text.
     fn name(&self) -> String {
         let path = String::from_utf8_lossy(&self.path);
         format!("{} {}", self.method, path.split('?').next().unwrap_or_default())
@@ -169,24 +169,24 @@ fn api_version() -> HeaderValue {
     VERSION.get_or_init(made).clone()
 }
 
-/// Any 16 bytes do: they are there to keep caches away.
+/// Any 16 bytes do: the key only keeps caches from answering.
 fn websocket_key() -> HeaderValue {
     let key = base64::engine::general_purpose::STANDARD.encode(random::hex::<8>());
     HeaderValue::from_str(&key).expect("letters and digits")
 }
 
 impl Client {
-    /// The answer as JSON.
-    pub(crate) async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
+    /// Sends the request and parses the answer as JSON.
+    pub(crate) async fn json<T: DeserializeOwned>(&self, call: HttpCall) -> Result<T, ClientError> {
         let answer = self.call(&call).await?;
         serde_json::from_slice(&answer.body).map_err(|fault| call.bad(fault))
     }
 
-    /// The answer's headers and its whole body.
-    pub(crate) async fn call(&self, call: &Call) -> Result<Answer, ClientError> {
+    /// Sends the request and reads the whole answer.
+    pub(crate) async fn call(&self, call: &HttpCall) -> Result<HttpAnswer, ClientError> {
         let mut outage = Outage::new();
         loop {
-            let tried = self.patience().within(call.answer_wait, self.answer(call)).await;
+            let tried = self.timers().within(call.answer_wait, self.answer(call)).await;
             match tried.unwrap_or_else(|| Err(call.late())) {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => outage.pause(failure, call, self.retry_for()).await?,
@@ -194,11 +194,14 @@ impl Client {
         }
     }
 
-    /// The answer's body as it comes, with the connection it comes on.
-    pub(crate) async fn stream(&self, call: &Call) -> Result<(Connection, Incoming), ClientError> {
+    /// Sends the request and returns the body as a stream, with the connection that carries it.
+    pub(crate) async fn stream(
+        &self,
+        call: &HttpCall,
+    ) -> Result<(HttpConnection, Incoming), ClientError> {
         let mut outage = Outage::new();
         loop {
-            let tried = self.patience().within(call.answer_wait, self.head(call)).await;
+            let tried = self.timers().within(call.answer_wait, self.head(call)).await;
             match tried.unwrap_or_else(|| Err(call.late())) {
                 Ok((connection, response)) => return Ok((connection, response.into_body())),
                 Err(failure) => outage.pause(failure, call, self.retry_for()).await?,
@@ -206,11 +209,14 @@ impl Client {
         }
     }
 
-    /// The stream of a connection that the request made something else, and what came on it since.
-    pub(crate) async fn upgrade(&self, call: &Call) -> Result<(LeanStream, Bytes), ClientError> {
+    /// Upgrades a connection. Returns its stream and the bytes that were already read from it.
+    pub(crate) async fn upgrade(
+        &self,
+        call: &HttpCall,
+    ) -> Result<(LeanStream, Bytes), ClientError> {
         let mut outage = Outage::new();
         loop {
-            let tried = self.patience().within(call.answer_wait, self.upgraded(call)).await;
+            let tried = self.timers().within(call.answer_wait, self.upgraded(call)).await;
             match tried.unwrap_or_else(|| Err(call.late())) {
                 Ok(upgraded) => return Ok(upgraded),
                 Err(failure) => outage.pause(failure, call, self.retry_for()).await?,
@@ -218,9 +224,9 @@ impl Client {
         }
     }
 
-    async fn upgraded(&self, call: &Call) -> Result<(LeanStream, Bytes), Failure> {
+    async fn upgraded(&self, call: &HttpCall) -> Result<(LeanStream, Bytes), FailedAttempt> {
         let request = self.request(call)?;
-        match self.connection().await?.upgrade(request).await.map_err(Failure::of)? {
+        match self.connection().await?.upgrade(request).await.map_err(FailedAttempt::of)? {
             Upgraded::Agreed(stream, read) => Ok((stream, read)),
             Upgraded::Refused(connection, response) => {
                 Err(self.refused(call, *connection, response).await)
@@ -228,67 +234,77 @@ impl Client {
         }
     }
 
-    async fn answer(&self, call: &Call) -> Result<Answer, Failure> {
+    async fn answer(&self, call: &HttpCall) -> Result<HttpAnswer, FailedAttempt> {
         let (mut connection, response) = self.head(call).await?;
         let (parts, body) = response.into_parts();
-        let body = connection.collect(body).await.map_err(Failure::cut)?;
+        let body = connection.collect(body).await.map_err(FailedAttempt::cut)?;
         self.pool().put(connection);
-        Ok(Answer { headers: parts.headers, body })
+        Ok(HttpAnswer { headers: parts.headers, body })
     }
 
-    /// Sends the request and reads the answer's head; an answer that is no success is an error.
-    async fn head(&self, call: &Call) -> Result<(Connection, Response<Incoming>), Failure> {
+    /// Sends the request and reads the head of the answer. A status other than success is an error.
+    async fn head(
+        &self,
+        call: &HttpCall,
+    ) -> Result<(HttpConnection, Response<Incoming>), FailedAttempt> {
         let request = self.request(call)?;
         let mut connection = self.connection().await?;
-        let response = connection.exchange(request).await.map_err(Failure::of)?;
+        let response = connection.exchange(request).await.map_err(FailedAttempt::of)?;
         if response.status().is_success() {
             return Ok((connection, response));
         }
         Err(self.refused(call, connection, response).await)
     }
 
-    fn request(&self, call: &Call) -> Result<Request<Full<Bytes>>, Failure> {
-        let mut request = call.request(self.pool().address()).map_err(Failure::fatal)?;
+    fn request(&self, call: &HttpCall) -> Result<Request<Full<Bytes>>, FailedAttempt> {
+        let mut request = call.request(self.pool().address()).map_err(FailedAttempt::fatal)?;
         if let Some(within) = self.within_header() {
             request.headers_mut().insert(HeaderName::from_static(WITHIN_HEADER), within.clone());
         }
         Ok(request)
     }
 
-    /// What an answer that is no success says.
+    /// The error that an unsuccessful answer holds.
     async fn refused(
         &self,
-        call: &Call,
-        mut connection: Connection,
+        call: &HttpCall,
+        mut connection: HttpConnection,
         response: Response<Incoming>,
-    ) -> Failure {
+    ) -> FailedAttempt {
         let status = response.status();
         let body = match connection.collect(response.into_body()).await {
             Ok(body) => body,
-            Err(cause) => return Failure::cut(cause),
+            Err(cause) => return FailedAttempt::cut(cause),
         };
         self.pool().put(connection);
         match serde_json::from_slice::<ApiError>(&body) {
             Ok(error) if error.code == ErrorCode::VersionMismatch => {
-                Failure::fatal(ClientError::Api(error))
+                FailedAttempt::fatal(ClientError::Api(error))
             }
             Ok(error) => {
-                // A node that is about to stop did nothing, and its successor may be on its way.
+                // A node that is stopping did nothing with the request, and its successor may start
+                // soon.
                 let stopping = error.code == ErrorCode::ShuttingDown;
-                let again = if stopping { Again::Safe } else { Again::Never };
-                Failure { error: ClientError::Api(error), again }
+                let again = if stopping { RetrySafety::Safe } else { RetrySafety::Never };
+                FailedAttempt { error: ClientError::Api(error), again }
             }
-            Err(_) => Failure::fatal(call.bad(format!("status {status} without an error's JSON"))),
+            Err(_) => {
+                FailedAttempt::fatal(call.bad(format!("status {status} without a JSON error body")))
+            }
         }
     }
 
-    /// A connection, to a node started for it if need be and allowed.
-    async fn connection(&self) -> Result<Connection, Failure> {
+    /// A connection from the pool or a new one. Starts the node first if that is needed and
+    /// allowed.
+    async fn connection(&self) -> Result<HttpConnection, FailedAttempt> {
         match self.pool().take().await {
             Ok(connection) => Ok(connection),
             Err(cause) => self.reach(cause).await.map_err(|error| {
                 let gone = matches!(error, ClientError::Unreachable { .. });
-                Failure { error, again: if gone { Again::Safe } else { Again::Never } }
+                FailedAttempt {
+                    error,
+                    again: if gone { RetrySafety::Safe } else { RetrySafety::Never },
+                }
             }),
         }
     }
@@ -306,20 +322,20 @@ impl Outage {
         Self { attempt_began: Instant::now(), failing_since: None, pause: PAUSE_FIRST }
     }
 
-    /// Waits until the next attempt, or gives the failure back when there is to be none.
+    /// Waits until the next attempt, or returns the error if there is no further attempt.
     async fn pause(
         &mut self,
-        failure: Failure,
-        call: &Call,
+        failure: FailedAttempt,
+        call: &HttpCall,
         retry_for: Duration,
     ) -> Result<(), ClientError> {
         if self.attempt_began.elapsed() > OUTAGE_OVER {
             *self = Self::new();
         }
         let may_repeat = match failure.again {
-            Again::Safe => true,
-            Again::IfRepeatable => call.repeat == Repeat::Freely,
-            Again::Never => false,
+            RetrySafety::Safe => true,
+            RetrySafety::IfRepeatable => call.repeat == Repeat::Freely,
+            RetrySafety::Never => false,
         };
         let since = *self.failing_since.get_or_insert_with(Instant::now);
         if !may_repeat || since.elapsed() + self.pause > retry_for {
@@ -332,18 +348,18 @@ impl Outage {
     }
 }
 
-impl Call {
-    fn late(&self) -> Failure {
+impl HttpCall {
+    fn late(&self) -> FailedAttempt {
         let error = ClientError::Timeout { request: self.name(), after: self.answer_wait };
-        Failure::fatal(error)
+        FailedAttempt::fatal(error)
     }
 }
 
-impl Failure {
+impl FailedAttempt {
     fn of(fault: ExchangeError) -> Self {
         match fault {
             ExchangeError::NotSent(cause) => {
-                Self { error: ClientError::Cut { cause }, again: Again::Safe }
+                Self { error: ClientError::Cut { cause }, again: RetrySafety::Safe }
             }
             ExchangeError::Cut(cause) => Self::cut(cause),
             ExchangeError::Version(node) => Self::fatal(ClientError::VersionMismatch { node }),
@@ -351,10 +367,10 @@ impl Failure {
     }
 
     fn fatal(error: ClientError) -> Self {
-        Self { error, again: Again::Never }
+        Self { error, again: RetrySafety::Never }
     }
 
     fn cut(cause: String) -> Self {
-        Self { error: ClientError::Cut { cause }, again: Again::IfRepeatable }
+        Self { error: ClientError::Cut { cause }, again: RetrySafety::IfRepeatable }
     }
 }

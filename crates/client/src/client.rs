@@ -1,5 +1,5 @@
-//! The client itself: which node, whether it may be started, and how it is reached. The requests
-//! are in `endpoints`, what happens to each of them in `call`.
+//! The client: which node it talks to, whether it may start that node, and how it connects. The
+//! requests are in `endpoints`; `call` sends and retries them.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,15 +13,15 @@ use tokio::time::sleep;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::host::Within;
 
-use crate::address::{Address, Remote};
+use crate::address::{NodeAddress, RemoteNode};
 use crate::call::{PAUSE_FIRST, PAUSE_MAX};
-use crate::connection::{Connection, Pool};
+use crate::connection::{ConnectionPool, HttpConnection};
 use crate::dirs::Dirs;
 use crate::error::ClientError;
-use crate::patience::Patience;
-use crate::start::{StartError, StartLock, launch_node};
+use crate::start::{NodeStartError, StartLock, launch_node};
+use crate::timers::TimerPool;
 
-/// How long a request that may be repeated is repeated after its connection failed.
+/// How long a repeatable request is retried after its connection failed.
 pub const RETRY_FOR_DEFAULT: Duration = Duration::from_secs(10);
 
 /// What to do when no node listens.
@@ -29,41 +29,41 @@ pub const RETRY_FOR_DEFAULT: Duration = Duration::from_secs(10);
 pub enum StartNode {
     /// Start one: `program node ARGS...`.
     IfAbsent { program: PathBuf, args: Vec<OsString> },
-    /// Report it.
+    /// Report that no node listens.
     Never,
 }
 
-/// A way to talk to one node. Clones share their connections.
+/// Talks to one node. Clones share their connections.
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
-    /// The call that its requests are made in, as they say it.
+    shared: Arc<ClientShared>,
+    /// The tool call that sends these requests, as a header value.
     within: Option<HeaderValue>,
 }
 
-struct Shared {
+struct ClientShared {
     dirs: Dirs,
     start: StartNode,
     retry_for: Duration,
-    pool: Pool,
-    patience: Patience,
+    pool: ConnectionPool,
+    timers: TimerPool,
 }
 
 impl Client {
-    /// Connects, and starts the node first if there is none and `start` lets it.
+    /// Connects. Starts the node first if none runs and `start` allows it.
     pub async fn connect(dirs: Dirs, start: StartNode) -> Result<Self, ClientError> {
-        let address = Address::Socket(dirs.socket());
+        let address = NodeAddress::Socket(dirs.socket());
         Self::connect_at(address, dirs, start).await
     }
 
-    /// Connects to a node's TCP door, which is never started from here. `dirs` are the caller's
-    /// own: nothing of the node is looked for there.
-    pub async fn connect_remote(remote: Remote, dirs: Dirs) -> Result<Self, ClientError> {
-        Self::connect_at(Address::Tcp(remote), dirs, StartNode::Never).await
+    /// Connects to a node's TCP door. A remote node is never started from here, and `dirs` are the
+    /// caller's directories: the client looks for nothing of that node in them.
+    pub async fn connect_remote(remote: RemoteNode, dirs: Dirs) -> Result<Self, ClientError> {
+        Self::connect_at(NodeAddress::Tcp(remote), dirs, StartNode::Never).await
     }
 
     async fn connect_at(
-        address: Address,
+        address: NodeAddress,
         dirs: Dirs,
         start: StartNode,
     ) -> Result<Self, ClientError> {
@@ -76,20 +76,20 @@ impl Client {
         Ok(client)
     }
 
-    /// The same node, with another patience for failed connections.
+    /// A client of the same node with another retry time.
     #[must_use]
     pub fn with_retry_for(&self, retry_for: Duration) -> Self {
         self.changed(self.shared.start.clone(), retry_for)
     }
 
-    /// The same node, started or not started when it is absent.
+    /// A client of the same node that starts, or does not start, an absent node.
     #[must_use]
     pub fn with_start(&self, start: StartNode) -> Self {
         self.changed(start, self.shared.retry_for)
     }
 
-    /// The same node, asked from within a host tool's call: what would wait for that call for ever
-    /// is refused.
+    /// A client of the same node whose requests come from within a host tool's call. The node
+    /// refuses a request that would wait for that call for ever.
     #[must_use]
     pub fn within(&self, call: &Within) -> Self {
         let header = HeaderValue::from_str(&call.to_string()).expect("letters, digits and slashes");
@@ -104,20 +104,20 @@ impl Client {
         &self.shared.dirs
     }
 
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &ConnectionPool {
         &self.shared.pool
     }
 
-    pub(crate) fn patience(&self) -> &Patience {
-        &self.shared.patience
+    pub(crate) fn timers(&self) -> &TimerPool {
+        &self.shared.timers
     }
 
     pub(crate) fn retry_for(&self) -> Duration {
         self.shared.retry_for
     }
 
-    /// A connection after a plain connect failed with `cause`.
-    pub(crate) async fn reach(&self, cause: io::Error) -> Result<Connection, ClientError> {
+    /// A connection after a plain connect failed with `cause`: starts the node if that is allowed.
+    pub(crate) async fn reach(&self, cause: io::Error) -> Result<HttpConnection, ClientError> {
         let absent =
             matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
         let StartNode::IfAbsent { program, args } = &self.shared.start else {
@@ -127,14 +127,15 @@ impl Client {
             return Err(self.unreachable(cause));
         }
         let lock = StartLock::take(&self.shared.dirs).await?;
-        // Whoever had the lock before us has probably started it.
-        if let Ok(connection) = Connection::open(self.pool().address()).await {
+        // The previous holder of the lock has probably started the node.
+        if let Ok(connection) = HttpConnection::open(self.pool().address()).await {
             return Ok(connection);
         }
         match launch_node(program, &self.shared.dirs, args, &[]).await {
             Ok(node) => node.detach(),
-            // One that someone started by hand is on its way up, or the last on its way down.
-            Err(StartError::Refused(error)) if error.code == ErrorCode::AlreadyRunning => {}
+            // Another node is starting or stopping at this moment: a user may have started it by
+            // hand.
+            Err(NodeStartError::Refused(error)) if error.code == ErrorCode::AlreadyRunning => {}
             Err(error) => return Err(error.into()),
         }
         let reached = self.open_patiently().await;
@@ -142,11 +143,11 @@ impl Client {
         reached.map_err(|cause| self.unreachable(cause))
     }
 
-    async fn open_patiently(&self) -> io::Result<Connection> {
+    async fn open_patiently(&self) -> io::Result<HttpConnection> {
         let began = Instant::now();
         let mut pause = PAUSE_FIRST;
         loop {
-            match Connection::open(self.pool().address()).await {
+            match HttpConnection::open(self.pool().address()).await {
                 Err(_) if began.elapsed() + pause < self.retry_for() => {
                     sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
@@ -162,15 +163,15 @@ impl Client {
         Self { within: self.within.clone(), ..changed }
     }
 
-    fn new(address: Address, dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
-        let pool = Pool::new(address);
+    fn new(address: NodeAddress, dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
+        let pool = ConnectionPool::new(address);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ClientShared {
                 dirs,
                 start,
                 retry_for,
                 pool,
-                patience: Patience::default(),
+                timers: TimerPool::default(),
             }),
             within: None,
         }

@@ -1,6 +1,6 @@
 //! One HTTP/1.1 connection and the pool of idle ones.
 //!
-//! The task that waits for an answer drives the connection itself: no task per connection, no wake
+//! The task that waits for an answer drives the connection: no task per connection, no wake-up
 //! across threads. The pool holds at most [`IDLE_MAX`] idle connections. Nothing here retries.
 
 use std::collections::VecDeque;
@@ -18,32 +18,32 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use windlass_protocol::api::{API, API_HEADER, ApiVersion};
 
-use crate::address::Address;
+use crate::address::NodeAddress;
 use crate::stream::LeanStream;
 
-/// Idle connections kept; one more is closed instead.
+/// Number of idle connections that are kept. Another one is closed.
 pub(crate) const IDLE_MAX: usize = 16;
 
-/// The largest answer that is read whole: any display or output range, with room.
+/// The largest answer that is read whole. Any display or output range fits.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-type Wire = http1::Connection<TokioIo<LeanStream>, Full<Bytes>>;
+type ConnectionDriver = http1::Connection<TokioIo<LeanStream>, Full<Bytes>>;
 
 /// How an exchange failed.
 #[derive(Debug)]
 pub(crate) enum ExchangeError {
-    /// The request never left whole: the node did nothing.
+    /// The request did not leave completely, so the node did nothing.
     NotSent(String),
     /// The connection ended after the request left.
     Cut(String),
-    /// The node's version, which this client cannot speak with.
+    /// The node's API version, which is not compatible with this client.
     Version(String),
 }
 
-type Sent = Request<Full<Bytes>>;
+type HttpRequest = Request<Full<Bytes>>;
 
 impl ExchangeError {
-    fn of(mut fault: TrySendError<Sent>) -> Self {
+    fn of(mut fault: TrySendError<HttpRequest>) -> Self {
         match fault.take_message() {
             Some(_) => Self::NotSent(fault.error().to_string()),
             None => Self::Cut(fault.error().to_string()),
@@ -51,24 +51,24 @@ impl ExchangeError {
     }
 }
 
-/// What became of a connection that was to become something else.
+/// The result of an upgrade request.
 pub(crate) enum Upgraded {
-    /// The stream, and what was read from it already.
+    /// The upgraded stream, and the bytes that were already read from it.
     Agreed(LeanStream, Bytes),
-    /// It is as it was, and this was the answer.
-    Refused(Box<Connection>, Response<Incoming>),
+    /// The node refused. The connection still speaks HTTP, and this was the answer.
+    Refused(Box<HttpConnection>, Response<Incoming>),
 }
 
 /// A connection to the node. Dropping it closes it.
-pub(crate) struct Connection {
+pub(crate) struct HttpConnection {
     sender: http1::SendRequest<Full<Bytes>>,
-    /// Absent once it is over.
-    wire: Option<Wire>,
+    /// `None` once the connection has ended.
+    wire: Option<ConnectionDriver>,
     version_checked: bool,
 }
 
-impl Connection {
-    pub(crate) async fn open(address: &Address) -> io::Result<Self> {
+impl HttpConnection {
+    pub(crate) async fn open(address: &NodeAddress) -> io::Result<Self> {
         let stream = address.connect().await?;
         let (sender, wire) =
             http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
@@ -91,20 +91,20 @@ impl Connection {
         Ok(response)
     }
 
-    /// Sends a request that makes the connection something else, if the node agrees.
+    /// Sends a request that upgrades the connection, if the node agrees.
     pub(crate) async fn upgrade(
         mut self,
         request: Request<Full<Bytes>>,
     ) -> Result<Upgraded, ExchangeError> {
         let mut answer = Box::pin(self.sender.try_send_request(request));
         let Some(mut wire) = self.wire.take() else {
-            return Err(ExchangeError::NotSent("the connection is over".to_owned()));
+            return Err(ExchangeError::NotSent("the connection has ended".to_owned()));
         };
         let answered = poll_fn(|cx| {
             if let Poll::Ready(answered) = answer.as_mut().poll(cx) {
                 return Poll::Ready(answered);
             }
-            // How it ended, the answer tells.
+            // If the connection ends here, the answer's future reports why.
             let _ = wire.poll_without_shutdown(cx);
             answer.as_mut().poll(cx)
         });
@@ -138,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// The whole body, without a copy where it came in one piece.
+    /// The whole body. A body that came in one piece is not copied.
     pub(crate) async fn collect(&mut self, mut body: Incoming) -> Result<Bytes, String> {
         let Some(first) = self.chunk(&mut body).await? else { return Ok(Bytes::new()) };
         if body.is_end_stream() {
@@ -147,7 +147,7 @@ impl Connection {
         let mut whole = BytesMut::from(first);
         while let Some(more) = self.chunk(&mut body).await? {
             if whole.len() + more.len() > ANSWER_BYTES_MAX {
-                return Err(format!("it is longer than {ANSWER_BYTES_MAX} bytes"));
+                return Err(format!("the answer is longer than {ANSWER_BYTES_MAX} bytes"));
             }
             whole.extend_from_slice(&more);
         }
@@ -162,10 +162,10 @@ impl Connection {
     }
 }
 
-/// Polls `future`, then the wire, then `future` again: what either makes possible for the other
-/// happens in this poll and not in a next one.
+/// Polls `future`, then the connection, then `future` again: progress of one lets the other
+/// continue in the same poll.
 fn poll_driven<F: Future>(
-    wire: &mut Option<Wire>,
+    wire: &mut Option<ConnectionDriver>,
     cx: &mut Context<'_>,
     mut future: Pin<&mut F>,
 ) -> Poll<F::Output> {
@@ -173,7 +173,7 @@ fn poll_driven<F: Future>(
 }
 
 fn poll_twice<T>(
-    wire: &mut Option<Wire>,
+    wire: &mut Option<ConnectionDriver>,
     cx: &mut Context<'_>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
@@ -184,8 +184,8 @@ fn poll_twice<T>(
     poll(cx)
 }
 
-/// Lets the connection read and write. Why it ended is told by the exchange that it cut.
-fn drive(wire: &mut Option<Wire>, cx: &mut Context<'_>) {
+/// Lets the connection read and write. If it ends, the exchange that it cut reports why.
+fn drive(wire: &mut Option<ConnectionDriver>, cx: &mut Context<'_>) {
     if let Some(live) = wire
         && Pin::new(live).poll(cx).is_ready()
     {
@@ -195,7 +195,7 @@ fn drive(wire: &mut Option<Wire>, cx: &mut Context<'_>) {
 
 fn check_version(response: &Response<Incoming>) -> Result<(), ExchangeError> {
     let Some(said) = response.headers().get(API_HEADER) else {
-        return Err(ExchangeError::Version("none that it names".to_owned()));
+        return Err(ExchangeError::Version("an unnamed version".to_owned()));
     };
     let said = said.to_str().unwrap_or_default();
     match ApiVersion::parse(said) {
@@ -205,32 +205,32 @@ fn check_version(response: &Response<Incoming>) -> Result<(), ExchangeError> {
 }
 
 /// The idle connections to one node.
-pub(crate) struct Pool {
-    address: Address,
-    idle: Mutex<VecDeque<Connection>>,
+pub(crate) struct ConnectionPool {
+    address: NodeAddress,
+    idle: Mutex<VecDeque<HttpConnection>>,
 }
 
-impl Pool {
-    pub(crate) fn new(address: Address) -> Self {
+impl ConnectionPool {
+    pub(crate) fn new(address: NodeAddress) -> Self {
         Self { address, idle: Mutex::new(VecDeque::new()) }
     }
 
-    pub(crate) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &NodeAddress {
         &self.address
     }
 
-    /// An idle connection that still works, the last used first, or a new one.
-    pub(crate) async fn take(&self) -> io::Result<Connection> {
+    /// The most recently used idle connection that still works, or a new one.
+    pub(crate) async fn take(&self) -> io::Result<HttpConnection> {
         while let Some(mut idle) = self.pop() {
             if poll_fn(|cx| Poll::Ready(idle.poll_usable(cx))).await {
                 return Ok(idle);
             }
         }
-        Connection::open(&self.address).await
+        HttpConnection::open(&self.address).await
     }
 
     /// Keeps a connection whose exchange is over, for the next request.
-    pub(crate) fn put(&self, connection: Connection) {
+    pub(crate) fn put(&self, connection: HttpConnection) {
         if connection.sender.is_closed() {
             return;
         }
@@ -241,7 +241,7 @@ impl Pool {
         idle.push_back(connection);
     }
 
-    fn pop(&self) -> Option<Connection> {
+    fn pop(&self) -> Option<HttpConnection> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop_back()
     }
 }

@@ -1,5 +1,5 @@
-//! The two directories a node and its clients share. Owns where they are and that only their
-//! user can write them; never reads what is inside.
+//! The two directories that a node and its clients share. Owns where they are, and checks that only
+//! their user can write to them. Never reads their files.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 /// The longest path a unix socket can have: `sun_path` without its closing NUL.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Where a node lives.
+/// The directories of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dirs {
-    /// Sockets and locks; may vanish with a reboot.
+    /// Sockets and locks; may vanish at a reboot.
     pub runtime: PathBuf,
-    /// Journal, log and history; stays.
+    /// Journal, log and history; survives a reboot.
     pub state: PathBuf,
 }
 
@@ -35,7 +35,7 @@ pub enum DirsError {
         "the socket path {path} is {bytes} bytes long; a unix socket holds {SOCKET_PATH_BYTES_MAX}"
     )]
     SocketPathTooLong { path: PathBuf, bytes: usize },
-    #[error("there is no place for the state: neither XDG_STATE_HOME nor HOME is set")]
+    #[error("no state directory: neither XDG_STATE_HOME nor HOME is set")]
     NoHome,
 }
 
@@ -92,20 +92,20 @@ impl Dirs {
         self.runtime.join("start.lock")
     }
 
-    /// What opens the node's TCP door.
+    /// The file that holds the token of the node's TCP door.
     pub fn token(&self) -> PathBuf {
         self.state.join("token")
     }
 
-    /// What the node writes to its standard error.
+    /// The file that gets the node's standard error.
     pub fn log(&self) -> PathBuf {
         self.state.join("node.log")
     }
 }
 
-/// The runtime and the state directory, from an environment. Many agents start their servers with
-/// a few variables only: without XDG_RUNTIME_DIR, the place where it leads by convention is tried
-/// before another one, so that they come to the same node as everybody else.
+/// Chooses the runtime and the state directory from environment variables. Many agents start their
+/// servers with only a few variables. Without XDG_RUNTIME_DIR, this function tries the conventional
+/// `/run/user/UID` before `/tmp`, so that such servers reach the same node as all other programs.
 fn choose(
     uid: u32,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -127,13 +127,15 @@ fn is_own_directory(path: &Path, uid: u32) -> bool {
     fs::symlink_metadata(path).is_ok_and(|about| about.is_dir() && about.uid() == uid)
 }
 
-/// Creates `path` for its user alone, or checks that it is so.
+/// Creates `path` with access for its user only, or checks an existing one.
 fn own(path: PathBuf, uid: u32) -> Result<PathBuf, DirsError> {
     let create = |path: &Path, cause| DirsError::Create { path: path.to_owned(), cause };
-    // A node started from here runs in another directory: a relative path would mean another place.
+    // A node that is started from here runs in another directory, where a relative path means
+    // another path.
     let path = std::path::absolute(&path).map_err(|cause| create(&path, cause))?;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
-    // The link itself is looked at too: in a shared /tmp someone else's link may lead anywhere.
+    // Check the symlink as well as its target: in a shared /tmp another user's symlink may lead
+    // anywhere.
     let link = fs::symlink_metadata(&path).map_err(|cause| match made {
         Err(cause) => create(&path, cause),
         Ok(()) => create(&path, cause),

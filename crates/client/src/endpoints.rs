@@ -1,5 +1,5 @@
-//! One method per endpoint of the HTTP door, typed by `windlass_protocol::api`. Nothing here
-//! knows how a request travels.
+//! One method per endpoint of the HTTP door, typed by `windlass_protocol::api`. Does not know how a
+//! request travels.
 
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
@@ -13,10 +13,10 @@ use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
 use windlass_protocol::{Seq, SessionId, TurnId};
 
-use crate::call::{Call, Repeat};
+use crate::call::{HttpCall, Repeat};
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::query::Path;
+use crate::query::RequestPath;
 
 /// How long one request of [`Client::run_turn`] waits when the caller names no other time.
 const POLL_WAIT_MS: u64 = 30_000;
@@ -24,11 +24,11 @@ const POLL_WAIT_MS: u64 = 30_000;
 /// How long a fork may take: a large workspace is copied first.
 const FORK_WAIT_MS: u64 = 120_000;
 
-/// How long the node may take to look at its disk, and to remove what a prune removes.
+/// How long the node may take to measure its disk use, and to prune.
 const DISK_WAIT_MS: u64 = 120_000;
 const PRUNE_WAIT_MS: u64 = 900_000;
 
-/// Random bytes in a made turn id: 2^96 never meet.
+/// Random bytes in a generated turn id: 2^96 values, so two ids do not collide.
 const TURN_ID_BYTES: usize = 12;
 
 /// A range of raw output.
@@ -37,22 +37,23 @@ pub struct OutputBytes {
     pub bytes: Bytes,
     /// Where the range begins.
     pub from: u64,
-    /// Where to read on. Not always `from` and the bytes' length: bytes may be left out between.
+    /// Where to continue reading. Bytes may be left out in between, so this is not always `from`
+    /// plus the number of bytes.
     pub next: u64,
     /// Bytes of output in all.
     pub total: u64,
-    /// Bytes that were not kept.
+    /// Bytes that the node did not keep.
     pub dropped: u64,
 }
 
-/// A display's bytes and what they are.
+/// A display's bytes and their MIME type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisplayBytes {
     pub mime: String,
     pub bytes: Bytes,
 }
 
-/// An id for a turn that may then be submitted again safely.
+/// A new turn id. A turn with an id can be submitted again safely.
 pub fn fresh_turn_id() -> TurnId {
     let text = format!("t{}", crate::random::hex::<TURN_ID_BYTES>());
     TurnId::chosen(text).expect("a letter and hexadecimal digits")
@@ -60,20 +61,21 @@ pub fn fresh_turn_id() -> TurnId {
 
 /// Sessions.
 impl Client {
-    /// Never sent twice: the node would make two. With a first turn the reply waits as it asks.
+    /// Never sent twice: the node would create two sessions. With a first turn, the reply waits as
+    /// that turn requests.
     pub async fn create_session(&self, create: &CreateSession) -> Result<Created, ClientError> {
         let wait_ms = create.turn.as_ref().map_or(0, |turn| turn.wait_ms);
-        let path = Path::new(&["sessions"]).done();
-        self.json(Call::post_json(path, Repeat::IfNotSent, create).waiting(wait_ms)).await
+        let path = RequestPath::new(&["sessions"]).done();
+        self.json(HttpCall::post_json(path, Repeat::IfNotSent, create).waiting(wait_ms)).await
     }
 
     pub async fn sessions(&self, which: WhichSessions) -> Result<SessionList, ClientError> {
         let all = matches!(which, WhichSessions::EndedToo).then_some("true");
-        self.json(Call::get(Path::new(&["sessions"]).text("all", all).done())).await
+        self.json(HttpCall::get(RequestPath::new(&["sessions"]).text("all", all).done())).await
     }
 
     pub async fn session(&self, session: &SessionId) -> Result<Session, ClientError> {
-        self.json(Call::get(Path::new(&["sessions", session.as_str()]).done())).await
+        self.json(HttpCall::get(RequestPath::new(&["sessions", session.as_str()]).done())).await
     }
 
     pub async fn close_session(
@@ -81,59 +83,61 @@ impl Client {
         session: &SessionId,
         close: CloseQuery,
     ) -> Result<Session, ClientError> {
-        let path =
-            Path::new(&["sessions", session.as_str()]).number("grace_ms", close.grace_ms).done();
-        self.json(Call::delete(path).waiting(close.grace_ms.unwrap_or(0))).await
+        let path = RequestPath::new(&["sessions", session.as_str()])
+            .number("grace_ms", close.grace_ms)
+            .done();
+        self.json(HttpCall::delete(path).waiting(close.grace_ms.unwrap_or(0))).await
     }
 
-    /// What the session's code reached for over the network.
+    /// The hosts that the session's code connected to, or tried to.
     pub async fn egress(&self, session: &SessionId) -> Result<EgressLog, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "egress"]).done();
-        self.json(Call::get(path)).await
+        let path = RequestPath::new(&["sessions", session.as_str(), "egress"]).done();
+        self.json(HttpCall::get(path)).await
     }
 
-    /// What the session's code may call: what the words lead to, or all.
+    /// The tools that the session's code may call: those that match the words, or all.
     pub async fn session_tools(
         &self,
         session: &SessionId,
         words: Option<&str>,
     ) -> Result<SessionTools, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "tools"]).text("words", words).done();
-        self.json(Call::get(path)).await
+        let path =
+            RequestPath::new(&["sessions", session.as_str(), "tools"]).text("words", words).done();
+        self.json(HttpCall::get(path)).await
     }
 
     /// The MCP servers that the node runs.
     pub async fn mcp_servers(&self, query: ServersQuery) -> Result<ServerList, ClientError> {
-        let path = Path::new(&["mcp", "servers"])
+        let path = RequestPath::new(&["mcp", "servers"])
             .number("after", query.after)
             .number("wait_ms", (query.wait_ms > 0).then_some(query.wait_ms));
-        self.json(Call::get(path.done()).waiting(query.wait_ms)).await
+        self.json(HttpCall::get(path.done()).waiting(query.wait_ms)).await
     }
 
-    /// For which interpreters workers are kept ready.
+    /// The interpreters for which the node keeps workers ready.
     pub async fn environments(
         &self,
         query: EnvironmentsQuery,
     ) -> Result<EnvironmentList, ClientError> {
         let wait_ms = (query.wait_ms > 0).then_some(query.wait_ms);
-        let path = Path::new(&["environments"]).number("wait_ms", wait_ms);
-        self.json(Call::get(path.done()).waiting(query.wait_ms)).await
+        let path = RequestPath::new(&["environments"]).number("wait_ms", wait_ms);
+        self.json(HttpCall::get(path.done()).waiting(query.wait_ms)).await
     }
 
-    /// Makes a twin of an idle session. Never sent twice: the node would make two.
+    /// Makes a twin of an idle session. Never sent twice: the node would make two twins.
     pub async fn fork_session(
         &self,
         session: &SessionId,
         fork: &ForkSession,
     ) -> Result<ForkedSession, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "fork"]).done();
-        self.json(Call::post_json(path, Repeat::IfNotSent, fork).waiting(FORK_WAIT_MS)).await
+        let path = RequestPath::new(&["sessions", session.as_str(), "fork"]).done();
+        self.json(HttpCall::post_json(path, Repeat::IfNotSent, fork).waiting(FORK_WAIT_MS)).await
     }
 
     /// Starts a fresh worker in the session.
     pub async fn reset_session(&self, session: &SessionId) -> Result<Session, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "reset"]).done();
-        self.json(Call::post(path, Repeat::IfNotSent)).await
+        let path = RequestPath::new(&["sessions", session.as_str(), "reset"]).done();
+        self.json(HttpCall::post(path, Repeat::IfNotSent)).await
     }
 }
 
@@ -146,7 +150,7 @@ pub enum WhichSessions {
 
 /// Turns.
 impl Client {
-    /// Sent again after a failed connection only when the turn has an id of the client's choice
+    /// Sent again after a failed connection only if the client chose the turn's id
     /// ([`fresh_turn_id`] makes one).
     pub async fn submit_turn(
         &self,
@@ -154,8 +158,8 @@ impl Client {
         submit: &SubmitTurn,
     ) -> Result<Turn, ClientError> {
         let repeat = if submit.id.is_some() { Repeat::Freely } else { Repeat::IfNotSent };
-        let path = Path::new(&["sessions", session.as_str(), "turns"]).done();
-        self.json(Call::post_json(path, repeat, submit).waiting(submit.wait_ms)).await
+        let path = RequestPath::new(&["sessions", session.as_str(), "turns"]).done();
+        self.json(HttpCall::post_json(path, repeat, submit).waiting(submit.wait_ms)).await
     }
 
     pub async fn turn(
@@ -164,10 +168,10 @@ impl Client {
         turn: &TurnId,
         query: TurnQuery,
     ) -> Result<Turn, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "turns", turn.as_str()])
+        let path = RequestPath::new(&["sessions", session.as_str(), "turns", turn.as_str()])
             .number("wait_ms", (query.wait_ms > 0).then_some(query.wait_ms))
             .number("output_bytes_max", query.output_bytes_max);
-        self.json(Call::get(path.done()).waiting(query.wait_ms)).await
+        self.json(HttpCall::get(path.done()).waiting(query.wait_ms)).await
     }
 
     /// Submits a turn and waits until it has ended or asks for input, however long that takes.
@@ -186,7 +190,7 @@ impl Client {
         self.settled(turn, submit.wait_ms, submit.output_bytes_max).await
     }
 
-    /// Answers what a turn asked for, then waits as [`Client::run_turn`] does.
+    /// Sends a turn the input that it waits for, then waits as [`Client::run_turn`] does.
     pub async fn answer_turn(
         &self,
         session: &SessionId,
@@ -218,14 +222,15 @@ impl Client {
         turn: &TurnId,
     ) -> Result<Turn, ClientError> {
         let path =
-            Path::new(&["sessions", session.as_str(), "turns", turn.as_str(), "interrupt"]).done();
-        self.json(Call::post(path, Repeat::IfNotSent)).await
+            RequestPath::new(&["sessions", session.as_str(), "turns", turn.as_str(), "interrupt"])
+                .done();
+        self.json(HttpCall::post(path, Repeat::IfNotSent)).await
     }
 
-    /// Interrupts whichever turn runs.
+    /// Interrupts the running turn.
     pub async fn interrupt(&self, session: &SessionId) -> Result<Turn, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "interrupt"]).done();
-        self.json(Call::post(path, Repeat::IfNotSent)).await
+        let path = RequestPath::new(&["sessions", session.as_str(), "interrupt"]).done();
+        self.json(HttpCall::post(path, Repeat::IfNotSent)).await
     }
 
     pub async fn send_input(
@@ -235,8 +240,9 @@ impl Client {
         input: &TurnInput,
     ) -> Result<Turn, ClientError> {
         let path =
-            Path::new(&["sessions", session.as_str(), "turns", turn.as_str(), "input"]).done();
-        self.json(Call::post_json(path, Repeat::IfNotSent, input)).await
+            RequestPath::new(&["sessions", session.as_str(), "turns", turn.as_str(), "input"])
+                .done();
+        self.json(HttpCall::post_json(path, Repeat::IfNotSent, input)).await
     }
 }
 
@@ -248,11 +254,11 @@ impl Client {
         session: &SessionId,
         query: EventsQuery,
     ) -> Result<Events, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "events"])
+        let path = RequestPath::new(&["sessions", session.as_str(), "events"])
             .number("after", Some(query.after))
             .number("wait_ms", (query.wait_ms > 0).then_some(query.wait_ms))
             .number("limit", query.limit);
-        self.json(Call::get(path.done()).waiting(query.wait_ms)).await
+        self.json(HttpCall::get(path.done()).waiting(query.wait_ms)).await
     }
 
     pub async fn output(
@@ -260,12 +266,12 @@ impl Client {
         session: &SessionId,
         query: &OutputQuery,
     ) -> Result<OutputBytes, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "output"])
+        let path = RequestPath::new(&["sessions", session.as_str(), "output"])
             .text("turn", query.turn.as_deref())
             .number("from", query.from)
             .number("to", query.to)
             .number("tail", query.tail);
-        let answer = self.call(&Call::get(path.done())).await?;
+        let answer = self.call(&HttpCall::get(path.done())).await?;
         let from = number(&answer.headers, "windlass-output-from")?;
         let after = from + answer.body.len() as u64;
         Ok(OutputBytes {
@@ -282,11 +288,11 @@ impl Client {
         session: &SessionId,
         query: &SearchQuery,
     ) -> Result<SearchResult, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "output", "search"])
+        let path = RequestPath::new(&["sessions", session.as_str(), "output", "search"])
             .text("query", Some(&query.query))
             .text("turn", query.turn.as_deref())
             .number("limit", query.limit);
-        self.json(Call::get(path.done())).await
+        self.json(HttpCall::get(path.done())).await
     }
 
     /// The display that event `seq` completed.
@@ -296,8 +302,8 @@ impl Client {
         seq: Seq,
     ) -> Result<DisplayBytes, ClientError> {
         let number = seq.to_string();
-        let path = Path::new(&["sessions", session.as_str(), "displays", &number]).done();
-        let answer = self.call(&Call::get(path)).await?;
+        let path = RequestPath::new(&["sessions", session.as_str(), "displays", &number]).done();
+        let answer = self.call(&HttpCall::get(path)).await?;
         let mime = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         Ok(DisplayBytes {
             mime: mime.unwrap_or("application/octet-stream").to_owned(),
@@ -310,40 +316,40 @@ impl Client {
 impl Client {
     /// Succeeds when the node answers at all.
     pub async fn health(&self) -> Result<(), ClientError> {
-        self.call(&Call::get(Path::new(&["health"]).done())).await.map(drop)
+        self.call(&HttpCall::get(RequestPath::new(&["health"]).done())).await.map(drop)
     }
 
     pub async fn node_status(&self) -> Result<NodeStatus, ClientError> {
-        self.json(Call::get(Path::new(&["version"]).done())).await
+        self.json(HttpCall::get(RequestPath::new(&["version"]).done())).await
     }
 
     /// The metrics in Prometheus' text format.
     pub async fn metrics(&self) -> Result<String, ClientError> {
-        let answer = self.call(&Call::get(Path::new(&["metrics"]).done())).await?;
+        let answer = self.call(&HttpCall::get(RequestPath::new(&["metrics"]).done())).await?;
         Ok(String::from_utf8_lossy(&answer.body).into_owned())
     }
 
     /// The OpenAPI document, as the node serves it.
     pub async fn openapi(&self) -> Result<serde_json::Value, ClientError> {
-        self.json(Call::get(Path::new(&["openapi.json"]).done())).await
+        self.json(HttpCall::get(RequestPath::new(&["openapi.json"]).done())).await
     }
 
-    /// What the node has on the disk.
+    /// How much disk space the node uses, and for what.
     pub async fn disk_use(&self) -> Result<DiskUse, ClientError> {
-        let path = Path::new(&["node", "disk"]).done();
-        self.json(Call::get(path).waiting(DISK_WAIT_MS)).await
+        let path = RequestPath::new(&["node", "disk"]).done();
+        self.json(HttpCall::get(path).waiting(DISK_WAIT_MS)).await
     }
 
-    /// Removes ended sessions and what no session needs, or says what that would be.
+    /// Removes ended sessions and data that no session needs. With a dry run it only reports them.
     pub async fn prune(&self, wanted: &PruneRequest) -> Result<Pruned, ClientError> {
-        let path = Path::new(&["node", "prune"]).done();
-        self.json(Call::post_json(path, Repeat::IfNotSent, wanted).waiting(PRUNE_WAIT_MS)).await
+        let path = RequestPath::new(&["node", "prune"]).done();
+        self.json(HttpCall::post_json(path, Repeat::IfNotSent, wanted).waiting(PRUNE_WAIT_MS)).await
     }
 
     /// Asks the node to stop. It may still be ending when this returns.
     pub async fn stop_node(&self, sessions: StopSessions) -> Result<(), ClientError> {
-        let path = Path::new(&["node", "stop"]).done();
-        let call = Call::post_json(path, Repeat::IfNotSent, &StopNode { sessions });
+        let path = RequestPath::new(&["node", "stop"]).done();
+        let call = HttpCall::post_json(path, Repeat::IfNotSent, &StopNode { sessions });
         self.call(&call).await.map(drop)
     }
 }
@@ -352,6 +358,6 @@ fn number(headers: &HeaderMap, name: &'static str) -> Result<u64, ClientError> {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.and_then(|text| text.parse().ok()).ok_or_else(|| ClientError::BadAnswer {
         request: "a range of output".to_owned(),
-        cause: format!("the header {name} is missing or no number"),
+        cause: format!("the header {name} is missing or not a number"),
     })
 }

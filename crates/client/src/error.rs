@@ -1,5 +1,5 @@
-//! What can go wrong between a client and its node, in one small enum: each failure with a stable
-//! code, a message that names the thing, and what to do about it.
+//! Failures between a client and its node. Each has a stable code, a message that names the request
+//! or path, and a remedy.
 
 use std::io;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use windlass_protocol::api::{API, ApiError};
 use windlass_protocol::frame::EncodeError;
 
 use crate::dirs::DirsError;
-use crate::start::StartError;
+use crate::start::NodeStartError;
 use crate::token::TokenError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The node answered, and refused.
+    /// The node answered with an error.
     #[error("{}", .0.message)]
     Api(ApiError),
     #[error(transparent)]
@@ -22,23 +22,23 @@ pub enum ClientError {
     /// Nothing was sent.
     #[error("{what} cannot be sent: {cause}")]
     TooLarge { what: String, cause: EncodeError },
-    /// Nothing listens, or it stopped listening.
+    /// No node listens, or it stopped listening.
     #[error("no node answers at {address}: {cause}")]
     Unreachable { address: String, cause: io::Error },
     #[error("the node's address is not a plain URL such as http://127.0.0.1:8040")]
     BadUrl,
-    /// What it was is not repeated.
-    #[error("the node's token is not one: it has 64 hexadecimal digits")]
+    /// The message does not repeat the token.
+    #[error("the node's token is malformed: a token has 64 hexadecimal digits")]
     BadToken,
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The request left, the answer never came. Whether the node acted on it is not known.
+    /// The request left and no answer came. It is unknown whether the node acted on the request.
     #[error("the connection to the node ended before its answer came: {cause}")]
     Cut { cause: String },
     #[error("this client speaks API {API}, the node speaks {node}")]
     VersionMismatch { node: String },
     #[error(transparent)]
-    StartFailed(#[from] StartError),
+    StartFailed(#[from] NodeStartError),
     #[error("the node did not answer {request} within {} ms", after.as_millis())]
     Timeout { request: String, after: Duration },
     #[error("the node's answer to {request} cannot be understood: {cause}")]
@@ -70,11 +70,15 @@ impl ClientError {
             Self::Dirs(error) => error.remedy(),
             Self::TooLarge { .. } => "use a shorter path".into(),
             Self::Unreachable { .. } => "start a node with: windlass up".into(),
-            Self::BadUrl => "set WINDLASS_URL to what `windlass status` says on its machine".into(),
+            Self::BadUrl => {
+                "set WINDLASS_URL to the URL that `windlass status` prints on the node's machine"
+                    .into()
+            }
             Self::BadToken => "set WINDLASS_TOKEN to what `windlass token` prints".into(),
             Self::Token(error) => error.remedy(),
             Self::Cut { .. } => {
-                "look at the session before you repeat the request: it may have been done".into()
+                "check the session before you repeat the request: the node may have carried it out"
+                    .into()
             }
             Self::VersionMismatch { .. } => {
                 "install the same release on both sides, then restart the node with: \
@@ -86,7 +90,7 @@ impl ClientError {
                 "see whether the node is healthy with: windlass status".to_owned()
             }
             Self::BadAnswer { .. } => {
-                "see that a windlass node, and no other program, listens on the socket".into()
+                "check that a windlass node, and not another program, listens on the socket".into()
             }
         }
     }

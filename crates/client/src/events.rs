@@ -1,5 +1,5 @@
-//! Follows a session's events: each once, in order, over any number of connections. Owns the
-//! place it has reached; interprets no event but the last.
+//! Follows a session's events: each event once, in order, over any number of connections. Owns the
+//! position in the stream; interprets only the last event.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,48 +8,48 @@ use hyper::body::Incoming;
 use windlass_protocol::api::{EventItem, EventsQuery};
 use windlass_protocol::{EventKind, Seq, SessionId};
 
-use crate::call::Call;
+use crate::call::HttpCall;
 use crate::client::Client;
-use crate::connection::Connection;
+use crate::connection::HttpConnection;
 use crate::error::ClientError;
-use crate::query::Path;
-use crate::sse::Parser;
+use crate::query::RequestPath;
+use crate::sse::SseParser;
 
-/// Streams in a row that may end at once and without a new event before that is an error.
-const FRUITLESS_MAX: u32 = 20;
+/// Number of streams in a row that may end at once without a new event before that is an error.
+const EMPTY_STREAMS_MAX: u32 = 20;
 
-/// A stream that lasted so long was not fruitless, events or none.
-const FRUITFUL_AFTER: Duration = Duration::from_secs(1);
+/// A stream that lasted longer than this does not count as empty, even without an event.
+const LONG_STREAM: Duration = Duration::from_secs(1);
 
-/// A session's events from one place on. Dropping it ends nothing but the following.
+/// A session's events after a given sequence number. Dropping it ends only the stream.
 #[derive(Debug)]
 pub struct EventStream {
     client: Client,
     session: SessionId,
     after: Seq,
-    place: Place,
-    fruitless: u32,
+    source: EventSource,
+    empty_streams: u32,
     opened: Instant,
 }
 
 /// Where the next event comes from.
 #[derive(Debug)]
-enum Place {
-    /// Nothing is open.
-    Apart,
-    Streaming(Box<Streaming>),
-    /// The stream ended without a last event: these were asked for, to know whether more can come.
-    Listed {
+enum EventSource {
+    /// No connection is open.
+    Disconnected,
+    Streaming(Box<LiveStream>),
+    /// The stream ended without a last event. This page tells whether more events can come.
+    Page {
         events: VecDeque<EventItem>,
         ended: bool,
     },
-    Over,
+    Ended,
 }
 
-struct Streaming {
-    connection: Connection,
+struct LiveStream {
+    connection: HttpConnection,
     body: Incoming,
-    parser: Parser,
+    parser: SseParser,
 }
 
 impl Client {
@@ -60,93 +60,95 @@ impl Client {
             client: self.clone(),
             session,
             after,
-            place: Place::Apart,
-            fruitless: 0,
+            source: EventSource::Disconnected,
+            empty_streams: 0,
             opened: Instant::now(),
         }
     }
 }
 
 impl EventStream {
-    /// The last event that was given out; a new stream after it goes on where this one is.
+    /// The last event that was returned. A new stream after it continues where this one is.
     pub fn after(&self) -> Seq {
         self.after
     }
 
-    /// The next event, or `None` when the session is over. After an error the next call connects
-    /// again. A call that is dropped before it returns loses nothing.
+    /// The next event, or `None` when the session has ended. After an error the next call connects
+    /// again. Cancelling this call loses no event.
     pub async fn next(&mut self) -> Result<Option<EventItem>, ClientError> {
         loop {
-            let found = match &mut self.place {
-                Place::Over => return Ok(None),
-                Place::Apart => {
-                    self.place = self.open().await?;
+            let found = match &mut self.source {
+                EventSource::Ended => return Ok(None),
+                EventSource::Disconnected => {
+                    self.source = self.open().await?;
                     self.opened = Instant::now();
                     None
                 }
-                Place::Streaming(streaming) => match streaming.next().await {
+                EventSource::Streaming(streaming) => match streaming.next().await {
                     Ok(Some(data)) => Some(self.parse(&data)?),
-                    // The node closed it: it stops, or nothing can follow. Asking tells which.
+                    // The node closed the stream: it is stopping, or the session has ended. A page
+                    // of events tells which.
                     Ok(None) => {
-                        self.place = self.ask().await?;
+                        self.source = self.fetch_page().await?;
                         None
                     }
                     Err(cause) => {
-                        self.place = Place::Apart;
-                        self.count_fruitless(cause)?;
+                        self.source = EventSource::Disconnected;
+                        self.count_empty_stream(cause)?;
                         None
                     }
                 },
-                Place::Listed { events, ended } => match events.pop_front() {
+                EventSource::Page { events, ended } => match events.pop_front() {
                     Some(event) => Some(event),
                     None if *ended => {
-                        self.place = Place::Over;
+                        self.source = EventSource::Ended;
                         None
                     }
                     None => {
-                        self.place = Place::Apart;
-                        self.count_fruitless("the node closed the stream".to_owned())?;
+                        self.source = EventSource::Disconnected;
+                        self.count_empty_stream("the node closed the stream".to_owned())?;
                         None
                     }
                 },
             };
-            // A node may repeat what it is not sure we got.
+            // A node may repeat events that it is not sure we received.
             if let Some(item) = found.filter(|item| item.event.seq > self.after) {
                 self.after = item.event.seq;
-                self.fruitless = 0;
+                self.empty_streams = 0;
                 if matches!(item.event.kind, EventKind::SessionEnded { .. }) {
-                    self.place = Place::Over;
+                    self.source = EventSource::Ended;
                 }
                 return Ok(Some(item));
             }
         }
     }
 
-    /// A node that ends every stream at once is not one to follow for ever.
-    fn count_fruitless(&mut self, cause: String) -> Result<(), ClientError> {
-        let fruitful = self.opened.elapsed() > FRUITFUL_AFTER;
-        self.fruitless = if fruitful { 0 } else { self.fruitless + 1 };
-        if self.fruitless > FRUITLESS_MAX {
-            self.fruitless = 0;
+    /// Counts streams that ended at once, so that a node that ends every stream is not followed for
+    /// ever.
+    fn count_empty_stream(&mut self, cause: String) -> Result<(), ClientError> {
+        let was_long = self.opened.elapsed() > LONG_STREAM;
+        self.empty_streams = if was_long { 0 } else { self.empty_streams + 1 };
+        if self.empty_streams > EMPTY_STREAMS_MAX {
+            self.empty_streams = 0;
             return Err(ClientError::Cut { cause });
         }
         Ok(())
     }
 
-    async fn open(&self) -> Result<Place, ClientError> {
-        let path = Path::new(&["sessions", self.session.as_str(), "events"])
+    async fn open(&self) -> Result<EventSource, ClientError> {
+        let path = RequestPath::new(&["sessions", self.session.as_str(), "events"])
             .number("after", Some(self.after));
-        let call = Call::get(path.done()).accepting("text/event-stream");
+        let call = HttpCall::get(path.done()).accepting("text/event-stream");
         let (connection, body) = self.client.stream(&call).await?;
-        let streaming = Streaming { connection, body, parser: Parser::default() };
-        Ok(Place::Streaming(Box::new(streaming)))
+        let streaming = LiveStream { connection, body, parser: SseParser::default() };
+        Ok(EventSource::Streaming(Box::new(streaming)))
     }
 
-    async fn ask(&self) -> Result<Place, ClientError> {
+    async fn fetch_page(&self) -> Result<EventSource, ClientError> {
         let query = EventsQuery { after: self.after.0, wait_ms: 0, limit: None };
         let page = self.client.events_page(&self.session, query).await?;
-        // A full page is followed by the stream; an ended session's last page is the end.
-        Ok(Place::Listed { events: page.events.into(), ended: page.ended })
+        // After this page the stream opens again, unless the session has ended.
+        Ok(EventSource::Page { events: page.events.into(), ended: page.ended })
     }
 
     fn parse(&self, data: &[u8]) -> Result<EventItem, ClientError> {
@@ -157,7 +159,7 @@ impl EventStream {
     }
 }
 
-impl Streaming {
+impl LiveStream {
     /// The next event's data; `None` when the node closed the stream, an error when it was cut.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
         loop {
@@ -172,8 +174,8 @@ impl Streaming {
     }
 }
 
-impl std::fmt::Debug for Streaming {
+impl std::fmt::Debug for LiveStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Streaming").finish_non_exhaustive()
+        f.debug_struct("LiveStream").finish_non_exhaustive()
     }
 }

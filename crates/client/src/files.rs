@@ -1,5 +1,5 @@
-//! Files of a session's workspace: list, read, put, delete, write back many, watch. Content goes and
-//! comes in pieces, each transfer on a connection of its own; none is sent twice.
+//! Files of a session's workspace: list, read, put, delete, write many back, watch. Content is
+//! streamed in pieces. Each transfer has a separate connection, and none is sent twice.
 
 mod content;
 mod exchange;
@@ -20,32 +20,32 @@ use windlass_protocol::frame;
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::text::bounded;
 
-use crate::call::Call;
+use crate::call::HttpCall;
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::query::Path;
+use crate::query::RequestPath;
 
 pub use content::FileContent;
-use exchange::{Exchange, Outgoing};
+use exchange::{Exchange, RequestBody};
 pub use watch::FileWatch;
 
-/// Bytes of a path in an error.
+/// Longest part of a path in an error message, in bytes.
 const PATH_SHOWN_BYTES: usize = 200;
 
-/// What a file must be like before it is changed.
+/// The state that a file must have for a change to be made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Expect {
     #[default]
     Anything,
-    /// There is none.
+    /// The file does not exist.
     Absent,
-    /// It has this etag.
+    /// The file has this etag.
     Etag(String),
 }
 
 /// One change of a write-back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum WriteBackChange {
     Put { path: String, content: Bytes, expect: Expect },
     Delete { path: String, expect: Expect },
 }
@@ -55,20 +55,20 @@ pub enum Change {
 pub enum FileRange {
     #[default]
     Whole,
-    /// From the first to before the second.
+    /// From the first number up to, but not including, the second.
     Part(u64, u64),
-    /// From there to the end.
+    /// From this byte to the end.
     From(u64),
-    /// So many at the end.
+    /// This many bytes at the end.
     Last(u64),
 }
 
-/// A file on its way here.
+/// A file that is being downloaded.
 #[derive(Debug)]
 pub struct Download {
     exchange: Exchange,
     pub etag: String,
-    /// Bytes that come: of the whole file, or of the range.
+    /// Number of bytes to come: the whole file or the range.
     pub bytes: u64,
 }
 
@@ -86,12 +86,12 @@ impl Client {
         session: &SessionId,
         query: &FilesQuery,
     ) -> Result<FileList, ClientError> {
-        let path = Path::new(&["sessions", session.as_str(), "files"])
+        let path = RequestPath::new(&["sessions", session.as_str(), "files"])
             .text("path", Some(query.path.as_str()).filter(|path| !path.is_empty()))
             .text("recursive", query.recursive.then_some("true"))
             .text("after", query.after.as_deref())
             .number("limit", query.limit);
-        self.json(Call::get(path.done())).await
+        self.json(HttpCall::get(path.done())).await
     }
 
     /// A file in pieces.
@@ -112,7 +112,7 @@ impl Client {
             headers.insert(RANGE, HeaderValue::from_str(&range).expect("digits"));
         }
         let uri = file_path(session, path);
-        let sent = Exchange::send(self, Method::GET, uri, headers, Outgoing::nothing()).await;
+        let sent = Exchange::send(self, Method::GET, uri, headers, RequestBody::nothing()).await;
         let exchange = sent?;
         let etag = exchange.header(&ETAG).trim_matches('"').to_owned();
         let bytes = exchange.header(&hyper::header::CONTENT_LENGTH).parse().unwrap_or(0);
@@ -134,7 +134,7 @@ impl Client {
         expect: &Expect,
     ) -> Result<FileWritten, ClientError> {
         let uri = file_path(session, path);
-        let body = Outgoing::from(content.into());
+        let body = RequestBody::from(content.into());
         self.sent(Method::PUT, uri, expect.headers(), body).await
     }
 
@@ -145,22 +145,22 @@ impl Client {
         expect: &Expect,
     ) -> Result<FileDeleted, ClientError> {
         let uri = file_path(session, path);
-        self.sent(Method::DELETE, uri, expect.headers(), Outgoing::nothing()).await
+        self.sent(Method::DELETE, uri, expect.headers(), RequestBody::nothing()).await
     }
 
-    /// Does all changes or none.
+    /// Makes all changes or none.
     pub async fn write_back(
         &self,
         session: &SessionId,
-        changes: Vec<Change>,
+        changes: Vec<WriteBackChange>,
     ) -> Result<WrittenBack, ClientError> {
-        // All of it before any of it: a change that cannot be sent stops all of them.
+        // Check all changes first: one that cannot be sent must stop all of them.
         for change in &changes {
             check(change)?;
         }
         let frames = stream::iter(changes).flat_map(|change| stream::iter(frames(change)));
-        let body = Outgoing::pieces(frames);
-        let uri = Path::new(&["sessions", session.as_str(), "files"]).done();
+        let body = RequestBody::pieces(frames);
+        let uri = RequestPath::new(&["sessions", session.as_str(), "files"]).done();
         self.sent(Method::POST, uri, HeaderMap::new(), body).await
     }
 
@@ -169,7 +169,7 @@ impl Client {
         method: Method,
         uri: String,
         headers: HeaderMap,
-        body: Outgoing,
+        body: RequestBody,
     ) -> Result<T, ClientError> {
         let exchange = Exchange::send(self, method, uri, headers, body).await?;
         let request = exchange.name().to_owned();
@@ -183,7 +183,8 @@ impl Expect {
     fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         let mut add = |name: HeaderName, value: &str| {
-            // What cannot be said cannot be an etag either, and matches none.
+            // Text that is not a valid header value is no etag either. Send one that matches no
+            // file.
             let value = HeaderValue::from_str(value);
             headers.insert(name, value.unwrap_or(HeaderValue::from_static("\"?\"")));
         };
@@ -207,10 +208,12 @@ impl Expect {
     }
 }
 
-/// Whether a change has frames.
-fn check(change: &Change) -> Result<(), ClientError> {
+/// Checks that a change fits into frames.
+fn check(change: &WriteBackChange) -> Result<(), ClientError> {
     let (path, expect) = match change {
-        Change::Delete { path, expect } | Change::Put { path, expect, .. } => (path, expect),
+        WriteBackChange::Delete { path, expect } | WriteBackChange::Put { path, expect, .. } => {
+            (path, expect)
+        }
     };
     let header = FileChange::Put {
         path: path.clone(),
@@ -224,19 +227,19 @@ fn check(change: &Change) -> Result<(), ClientError> {
     })
 }
 
-/// The frames of one change, as few bytes at once as a frame has.
-fn frames(change: Change) -> Box<dyn Iterator<Item = io::Result<Bytes>> + Send> {
+/// The frames of one change, made one at a time so that only one frame is in memory.
+fn frames(change: WriteBackChange) -> Box<dyn Iterator<Item = io::Result<Bytes>> + Send> {
     let encoded = |header: &FileChange, body: &[u8]| {
         let mut frame = Vec::with_capacity(body.len() + 256);
         frame::encode(&mut frame, header, body).map_err(io::Error::other)?;
         Ok(Bytes::from(frame))
     };
     match change {
-        Change::Delete { path, expect } => {
+        WriteBackChange::Delete { path, expect } => {
             let header = FileChange::Delete { path, if_match: expect.etag() };
             Box::new(std::iter::once(encoded(&header, b"")))
         }
-        Change::Put { path, content, expect } => {
+        WriteBackChange::Put { path, content, expect } => {
             let count = content.len().div_ceil(CHUNK_BYTES_MAX).max(1);
             Box::new((0..count).map(move |number| {
                 let from = number * CHUNK_BYTES_MAX;
@@ -253,10 +256,10 @@ fn frames(change: Change) -> Box<dyn Iterator<Item = io::Result<Bytes>> + Send> 
     }
 }
 
-/// Where a file is: its slashes are the path's, the rest is escaped.
+/// The request path of a file: slashes stay, the rest is escaped.
 fn file_path(session: &SessionId, path: &str) -> String {
-    let above = Path::new(&["sessions", session.as_str(), "files"]);
-    // The one name that means something else there.
+    let above = RequestPath::new(&["sessions", session.as_str(), "files"]);
+    // `files/watch` is an endpoint, so a file of that name needs this parameter.
     let content = (path == "watch").then_some("true");
     above.below(path).text("content", content).done()
 }

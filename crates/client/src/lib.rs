@@ -1,14 +1,17 @@
-//! Talks to a node: the Rust SDK, and how the CLI and the other doors reach a node.
+//! Talks to a node: the Rust SDK. The CLI and the other doors reach a node through it.
 //!
-//! Theory of operation. A [`Client`] holds a small pool of keep-alive HTTP/1.1 connections to the
-//! node's unix socket, or to its TCP door with the node's token. A connection is driven by the task that uses it, not by one of its own: a
-//! warm request costs one write, one read and no hop between threads. When the node is absent a
-//! client may start it: an exclusive lock makes many first clients start exactly one, and the
-//! node's own word on its standard output says when it is ready, so nobody polls.
+//! How it works. A [`Client`] holds a small pool of keep-alive HTTP/1.1 connections to the node's
+//! unix socket, or to its TCP door with the node's token. The task that uses a connection drives
+//! it; there is no task per connection. So a warm request costs one write, one read and no hop
+//! between threads.
 //!
-//! What may be repeated is repeated: a request that never left, or one that the node would do only
-//! once (reads, turns with a chosen id), is sent again for [`RETRY_FOR_DEFAULT`] after a
-//! connection failed. Everything else is reported, never guessed.
+//! If no node runs, a client may start one. An exclusive lock makes sure that many first clients
+//! start exactly one node. The node writes a line to its standard output when it is ready, so no
+//! client polls.
+//!
+//! The client sends a request again only if that is safe: the request never left, or the node
+//! carries it out once however often it arrives (reads, turns with a chosen id). It retries for
+//! [`RETRY_FOR_DEFAULT`] after a connection failed. Every other failure is reported.
 //!
 //! This crate never touches the terminal and never decides what a failure means to its caller.
 
@@ -21,21 +24,21 @@ mod endpoints;
 mod error;
 mod events;
 pub mod files;
-pub mod patience;
 mod query;
 mod random;
 mod sse;
 mod start;
 pub mod stream;
+pub mod timers;
 mod token;
 pub mod tools;
 
-pub use address::Remote;
+pub use address::RemoteNode;
 pub use client::{Client, RETRY_FOR_DEFAULT, StartNode};
 pub use dirs::{Dirs, DirsError};
 pub use endpoints::{DisplayBytes, OutputBytes, WhichSessions, fresh_turn_id};
 pub use error::ClientError;
 pub use events::EventStream;
-pub use start::{Launched, StartError, keep_short, launch_node};
+pub use start::{LaunchedNode, NodeStartError, launch_node, rotate_log};
 pub use token::{Token, TokenError};
 pub use windlass_protocol as protocol;

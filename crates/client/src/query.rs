@@ -2,18 +2,18 @@
 
 use std::fmt::{Display, Write};
 
-/// Room for a path with two ids and a query of the usual size.
+/// Capacity for a path with two ids and a query of typical size.
 const PATH_BYTES_USUAL: usize = 192;
 
-/// A path with its query, in the making.
+/// Builds a path with its query.
 #[derive(Debug)]
-pub(crate) struct Path {
+pub(crate) struct RequestPath {
     text: String,
-    asked: bool,
+    has_query: bool,
 }
 
-impl Path {
-    /// `parts` are put together with slashes after `/v1`; ids need no escaping, by their type.
+impl RequestPath {
+    /// Joins `parts` with slashes after `/v1`. Ids need no escaping, by their type.
     pub(crate) fn new(parts: &[&str]) -> Self {
         let mut text = String::with_capacity(PATH_BYTES_USUAL);
         text.push_str("/v1");
@@ -21,10 +21,10 @@ impl Path {
             text.push('/');
             text.push_str(part);
         }
-        Self { text, asked: false }
+        Self { text, has_query: false }
     }
 
-    /// A file's path, whose slashes are its own.
+    /// Appends a file's path. Its slashes stay slashes.
     pub(crate) fn below(mut self, path: &str) -> Self {
         for part in path.split('/') {
             self.text.push('/');
@@ -54,8 +54,8 @@ impl Path {
     }
 
     fn name(&mut self, name: &str) {
-        self.text.push(if self.asked { '&' } else { '?' });
-        self.asked = true;
+        self.text.push(if self.has_query { '&' } else { '?' });
+        self.has_query = true;
         self.text.push_str(name);
         self.text.push('=');
     }
@@ -78,14 +78,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_given_is_asked_and_text_is_escaped() {
-        let bare = Path::new(&["sessions"]).number("wait_ms", None::<u64>);
+    fn absent_parameters_are_left_out_and_text_is_escaped() {
+        let bare = RequestPath::new(&["sessions"]).number("wait_ms", None::<u64>);
         assert_eq!(bare.done(), "/v1/sessions");
-        let full = Path::new(&["sessions", "s", "output"])
+        let full = RequestPath::new(&["sessions", "s", "output"])
             .text("query", Some("a b&c=é"))
             .number("limit", Some(3));
         assert_eq!(full.done(), "/v1/sessions/s/output?query=a%20b%26c%3D%C3%A9&limit=3");
-        let file = Path::new(&["files"]).below("a b/c?.txt").text("content", Some("true"));
+        let file = RequestPath::new(&["files"]).below("a b/c?.txt").text("content", Some("true"));
         assert_eq!(file.done(), "/v1/files/a%20b/c%3F.txt?content=true");
     }
 }

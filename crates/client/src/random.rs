@@ -3,7 +3,7 @@
 /// `BYTES` random bytes as hexadecimal digits.
 ///
 /// # Panics
-/// When the kernel gives none, which it never does once it has started.
+/// If the kernel gives no random bytes. It always does once it has booted.
 pub(crate) fn hex<const BYTES: usize>() -> String {
     let mut random = [0u8; BYTES];
     let mut filled = 0;

@@ -1,9 +1,12 @@
-//! Server-sent events, as text to read: bytes in, the data of whole events out. Owns the format;
-//! knows no connection.
+//! Parses server-sent events: bytes in, the data of whole events out. Owns the format; knows no
+//! connection.
+//!
+//! Not the crate `sse-stream`, which the MCP door uses for servers of others: it has no limit on an unfinished
+//! event, and would copy each event into a `String` before it is parsed as JSON.
 
 use bytes::{Buf, BytesMut};
 
-/// The longest unfinished event; a longer one is no event of a node's.
+/// The longest unfinished event. No node sends a longer one.
 const EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// An event is longer than any node sends.
@@ -12,15 +15,15 @@ const EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub(crate) struct EventTooLong;
 
 #[derive(Debug, Default)]
-pub(crate) struct Parser {
+pub(crate) struct SseParser {
     pending: BytesMut,
-    /// How much of `pending` is known to hold no line end.
+    /// Bytes at the start of `pending` that hold no line end.
     searched: usize,
     data: Vec<u8>,
     has_data: bool,
 }
 
-impl Parser {
+impl SseParser {
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), EventTooLong> {
         if self.pending.len() + self.data.len() + bytes.len() > EVENT_BYTES_MAX {
             return Err(EventTooLong);
@@ -71,7 +74,7 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: &[&str]) {
         for size in [1, 2, 3, 7, text.len()] {
-            let mut parser = Parser::default();
+            let mut parser = SseParser::default();
             let mut found = Vec::new();
             for chunk in text.as_bytes().chunks(size) {
                 parser.feed(chunk).unwrap();
@@ -94,7 +97,7 @@ mod tests {
 
     #[test]
     fn an_endless_event_is_refused() {
-        let mut parser = Parser::default();
+        let mut parser = SseParser::default();
         parser.feed(&vec![b'x'; EVENT_BYTES_MAX]).unwrap();
         assert!(parser.feed(b"x").is_err());
     }

@@ -1,5 +1,5 @@
-//! Starts a node: at most one per runtime directory, whoever asks first. Owns the start lock and
-//! the node's first word; never kills a node and never waits by polling.
+//! Starts a node, at most one per runtime directory. Owns the start lock and reads the node's first
+//! line. Never kills a node that is ready, and never polls.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -33,12 +33,12 @@ const READY_LINE_BYTES_MAX: u64 = 64 * 1024;
 /// Bytes of the log's end that a failure shows.
 const LOG_TAIL_BYTES: u64 = 2048;
 
-/// Threads that only wait in one system call need no more.
+/// Stack size of a thread that only waits in one system call.
 const WAITING_STACK_BYTES: usize = 64 * 1024;
 
-/// Why no node came up.
+/// Why no node started.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum NodeStartError {
     #[error("cannot lock {path}: {cause}")]
     Lock { path: PathBuf, cause: io::Error },
     #[error("another client has been starting the node for over {} s", LOCK_WAIT.as_secs())]
@@ -55,35 +55,36 @@ pub enum StartError {
     Slow { log: PathBuf, tail: String },
 }
 
-impl StartError {
+impl NodeStartError {
     pub fn remedy(&self) -> String {
         match self {
             Self::Lock { path, .. } => format!("make {} writable", path.display()),
             Self::LockBusy { path } => {
-                format!("find out who holds it with: fuser {}", path.display())
+                format!("find the process that holds the lock with: fuser {}", path.display())
             }
             Self::Log { path, .. } => format!("make {} writable", path.display()),
             Self::Spawn { .. } => "install windlass again".to_owned(),
             Self::Refused(error) => error.remedy.clone(),
             Self::Died { .. } | Self::Slow { .. } => {
-                "see what it says with: windlass node --foreground".to_owned()
+                "run the node in the foreground to see its messages: windlass node --foreground"
+                    .to_owned()
             }
         }
     }
 }
 
-/// The right to start the node; given back when dropped.
+/// The right to start the node. Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct StartLock {
     _file: File,
 }
 
 impl StartLock {
-    /// Waits for the lock. The wait is a blocking one on a thread of its own, which outlives a
-    /// wait that was given up and then only takes the lock to release it.
-    pub(crate) async fn take(dirs: &Dirs) -> Result<Self, StartError> {
+    /// Waits for the lock. The wait blocks a thread. That thread outlives an abandoned wait: it
+    /// then takes the lock and releases it at once.
+    pub(crate) async fn take(dirs: &Dirs) -> Result<Self, NodeStartError> {
         let path = dirs.start_lock();
-        let failed = |cause| StartError::Lock { path: path.clone(), cause };
+        let failed = |cause| NodeStartError::Lock { path: path.clone(), cause };
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -94,15 +95,17 @@ impl StartLock {
         let (tell, told) = oneshot::channel();
         waiting_thread("start-lock", move || {
             let locked = retry_interrupted(|| flock(&file, FlockOperation::LockExclusive));
-            // Nobody may be listening any more; dropping the file then gives the lock back.
+            // The waiting task may be gone. Dropping the file then releases the lock.
             let _ = tell.send(locked.map(|()| file));
         })
         .map_err(failed)?;
         match timeout(LOCK_WAIT, told).await {
             Ok(Ok(Ok(file))) => Ok(Self { _file: file }),
             Ok(Ok(Err(cause))) => Err(failed(cause)),
-            Ok(Err(_)) => Err(failed(io::Error::other("the waiting thread is gone"))),
-            Err(_) => Err(StartError::LockBusy { path }),
+            Ok(Err(_)) => {
+                Err(failed(io::Error::other("the thread that waits for the lock has ended")))
+            }
+            Err(_) => Err(NodeStartError::LockBusy { path }),
         }
     }
 }
@@ -116,33 +119,33 @@ fn retry_interrupted(mut act: impl FnMut() -> rustix::io::Result<()>) -> io::Res
     }
 }
 
-/// A node that said it is ready.
+/// A started node that has reported that it is ready.
 #[derive(Debug)]
-pub struct Launched {
+pub struct LaunchedNode {
     /// The node's process.
     pub pid: u32,
     child: Child,
 }
 
-impl Launched {
-    /// Waits for the process that was started, blocking.
+impl LaunchedNode {
+    /// Blocks until the started process has ended.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
 
-    /// Leaves the node to itself; a thread waits for its end so that it never stays a zombie.
+    /// Lets the node run on its own. A thread reaps it, so that it never stays a zombie.
     pub fn detach(mut self) {
-        // Without the thread the node is a zombie between its end and ours: harmless.
+        // Without the thread the node stays a zombie until this process ends, which is harmless.
         let _ = waiting_thread("node-reaper", move || {
             let _ = self.child.wait();
         });
     }
 }
 
-/// The node's first line.
+/// The first line of the node's standard output.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum FirstWord {
+enum ReadyLine {
     Ready {
         #[serde(rename = "ready")]
         _ready: bool,
@@ -153,14 +156,14 @@ enum FirstWord {
     },
 }
 
-/// Runs `program node` with `args` and the extra `env`, and waits until it is ready. Takes no
+/// Runs `program node` with `args` and the extra `env`, and waits until the node is ready. Takes no
 /// lock: a second node in the same directories refuses to start.
 pub async fn launch_node(
     program: &Path,
     dirs: &Dirs,
     args: &[OsString],
     env: &[(OsString, OsString)],
-) -> Result<Launched, StartError> {
+) -> Result<LaunchedNode, NodeStartError> {
     let mut child = spawn(program, dirs, args, env)?;
     let word = match child.stdout.take() {
         Some(stdout) => timeout(READY_WAIT, first_line(OwnedFd::from(stdout))).await,
@@ -168,21 +171,21 @@ pub async fn launch_node(
     };
     let log = dirs.log();
     let Ok(line) = word else {
-        // Nothing that never became ready may stay behind.
+        // Do not leave a node behind that never became ready.
         let _ = child.kill();
         let _ = child.wait();
-        return Err(StartError::Slow { tail: tail_of(&log), log });
+        return Err(NodeStartError::Slow { tail: tail_of(&log), log });
     };
     match line.ok().and_then(|line| serde_json::from_slice(&line).ok()) {
-        Some(FirstWord::Ready { pid, .. }) => Ok(Launched { pid, child }),
-        Some(FirstWord::Error { error }) => {
+        Some(ReadyLine::Ready { pid, .. }) => Ok(LaunchedNode { pid, child }),
+        Some(ReadyLine::Error { error }) => {
             let _ = child.wait();
-            Err(StartError::Refused(error))
+            Err(NodeStartError::Refused(error))
         }
         None => {
             let _ = child.kill();
             let status = child.wait().map_or_else(|cause| cause.to_string(), |s| s.to_string());
-            Err(StartError::Died { status, tail: tail_of(&log), log })
+            Err(NodeStartError::Died { status, tail: tail_of(&log), log })
         }
     }
 }
@@ -192,30 +195,30 @@ fn spawn(
     dirs: &Dirs,
     args: &[OsString],
     env: &[(OsString, OsString)],
-) -> Result<Child, StartError> {
+) -> Result<Child, NodeStartError> {
     let path = dirs.log();
-    keep_short(&path);
+    rotate_log(&path);
     let log = OpenOptions::new()
         .create(true)
         .append(true)
         .mode(0o600)
         .open(&path)
-        .map_err(|cause| StartError::Log { path, cause })?;
+        .map_err(|cause| NodeStartError::Log { path, cause })?;
     Command::new(program)
         .arg("node")
         .args(args)
         .env("WINDLASS_RUNTIME_DIR", &dirs.runtime)
         .env("WINDLASS_STATE_DIR", &dirs.state)
-        // A secret of the client's: the node has its own, in a file.
+        // The client's secret. The node has its token in a file.
         .env_remove("WINDLASS_TOKEN")
         .envs(env.iter().map(|(name, value)| (name, value)))
-        // The node must not keep the directory of whoever happened to start it.
+        // The node must not keep the working directory of the client that started it in use.
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
-        .map_err(|cause| StartError::Spawn { program: program.to_owned(), cause })
+        .map_err(|cause| NodeStartError::Spawn { program: program.to_owned(), cause })
 }
 
 async fn first_line(stdout: OwnedFd) -> io::Result<Vec<u8>> {
@@ -225,11 +228,12 @@ async fn first_line(stdout: OwnedFd) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// A log past this is put aside when the next node starts; one such is kept.
+/// A longer log is renamed when the next node starts. One renamed log is kept.
 const LOG_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Puts a long log aside, in the place of the one before it. A log that cannot be moved goes on.
-pub fn keep_short(log: &Path) {
+/// Renames a long log to `.log.1`, in place of the previous one. If that fails, the log continues
+/// to grow.
+pub fn rotate_log(log: &Path) {
     if fs::metadata(log).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
         let _ = fs::rename(log, log.with_extension("log.1"));
     }
@@ -245,7 +249,7 @@ fn tail_of(log: &Path) -> String {
         file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
     };
-    read().unwrap_or_else(|cause| format!("(it cannot be read: {cause})"))
+    read().unwrap_or_else(|cause| format!("(the log cannot be read: {cause})"))
 }
 
 fn waiting_thread(name: &str, act: impl FnOnce() + Send + 'static) -> io::Result<()> {

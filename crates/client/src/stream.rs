@@ -1,10 +1,12 @@
-//! A unix stream that wakes its task only for what it waits for.
+//! A stream that wakes its task only for the event that the task waits for.
 //!
-//! The runtime's own stream asks the kernel for both directions at once, so that each time the
-//! peer takes bytes out of the socket a task that waits for an answer is woken for nothing, on the
-//! path of every warm turn. This one asks for the end it reads from, and
-//! for room to write only while there is none. Both ends of the HTTP door and the node's end of a
-//! keeper's link use it.
+//! The runtime's own stream registers for both directions at once. Each time the peer reads from
+//! the socket, the kernel reports it writable and wakes a task that waits for an answer, on the
+//! path of every warm turn. This stream registers for reading, and for writing only while the
+//! socket buffer is full. Both ends of the HTTP door and the node's end of a keeper's link use it.
+//!
+//! Not `AsyncFd`: without unsafe code it reads into initialised memory only, so every read would first clear its
+//! buffer (up to 512 KiB of a keeper's output).
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,18 +19,18 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
 
-/// See the module's first lines. Any stream socket's descriptor serves: the runtime's pipe ends
-/// only read, write and wait, which sockets do as pipes do.
+/// See the module documentation. Works with the descriptor of any stream socket: the runtime's pipe
+/// ends only read, write and wait, which works on sockets too.
 #[derive(Debug)]
 pub struct LeanStream {
     socket: pipe::Receiver,
-    /// Waits for room; there only while there is none.
+    /// Waits for space in the socket buffer. Present only while the buffer is full.
     blocked: Option<pipe::Sender>,
 }
 
 impl LeanStream {
-    /// Connects at once or not at all: a unix socket that listens takes a connection without its
-    /// owner, unless too many wait there already (`WouldBlock`).
+    /// Connects at once or fails: a listening unix socket completes a connection in the kernel,
+    /// unless its backlog is full (`WouldBlock`).
     pub fn connect(path: &Path) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
@@ -43,29 +45,29 @@ impl LeanStream {
         Ok(Self { socket: pipe::Receiver::from_owned_fd_unchecked(socket)?, blocked: None })
     }
 
-    /// Waits until there is something to read: bytes, or the other side's end.
+    /// Waits until there are bytes to read or the other side has closed.
     pub async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await
     }
 
-    /// Whether bytes have come that nobody has read.
+    /// Whether unread bytes have arrived.
     pub fn has_bytes(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         rustix::net::recv(&self.socket, &mut [0_u8; 1], flags).is_ok_and(|(_, bytes)| bytes > 0)
     }
 
-    /// The process at the other end, as the kernel knows it: who connected, or who listens.
+    /// The process at the other end, as the kernel recorded it at connect or listen.
     pub fn peer_pid(&self) -> Option<u32> {
         let peer = rustix::net::sockopt::socket_peercred(&self.socket).ok()?;
         u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
     }
 
-    /// Writes what there is room for now, without waiting.
+    /// Writes as much as the socket buffer takes now, without waiting.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::io::write(&self.socket, bytes)?)
     }
 
-    /// Writes directly, or through the waiting end once there is no room.
+    /// Writes directly, or through the waiting end once the socket buffer is full.
     fn poll_write_with(
         &mut self,
         cx: &mut Context<'_>,

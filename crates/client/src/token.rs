@@ -1,5 +1,5 @@
-//! The token of the TCP door: random, opaque, in a file that only its user can read. Owns that file
-//! and that the token is never shown by accident.
+//! The token of the TCP door: random, opaque, in a file that only its user can read. Owns that
+//! file, and keeps the token out of debug output.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 /// Random bytes in a token.
 const TOKEN_BYTES: usize = 32;
 
-/// A token's letters: its bytes as hexadecimal digits.
+/// Length of a token: its bytes as hexadecimal digits.
 const TOKEN_LETTERS: usize = 2 * TOKEN_BYTES;
 
-/// More than any token file holds.
+/// Read limit; a token file is shorter.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// What opens a node's TCP door. Shown only by [`Token::as_str`].
+/// The secret for a node's TCP door. Only [`Token::as_str`] shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// Why there is no token.
+/// Why a token cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     #[error("cannot {act} the token file {path}: {cause}")]
@@ -45,14 +45,14 @@ impl TokenError {
 }
 
 impl Token {
-    /// A token that somebody was told; none, if it cannot be one.
+    /// Parses a token that a user passed; `None` if it is malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let whole = text.len() == TOKEN_LETTERS && text.bytes().all(|b| b.is_ascii_hexdigit());
         whole.then(|| Self(text.to_owned()))
     }
 
-    /// The one in the file, which must be its user's alone.
+    /// Reads the token from its file. Only the user may have access to that file.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let failed = |cause| TokenError::Io { act: "read", path: path.to_owned(), cause };
         let opened = File::open(path).map_err(failed)?;
@@ -69,7 +69,8 @@ impl Token {
         read.ok().and_then(|_| Self::parse(&text)).ok_or(TokenError::Malformed { path })
     }
 
-    /// The one in the file, made now if there is no file. Whoever is first makes it.
+    /// Reads the token from its file, and creates it first if the file does not exist. If several
+    /// processes do so at once, the first one's token stays.
     pub fn read_or_make(path: &Path) -> Result<Self, TokenError> {
         if !fs::exists(path).unwrap_or(true) {
             let (_, made) = Self::write_beside(path)?;
@@ -85,7 +86,7 @@ impl Token {
         Self::read(path)
     }
 
-    /// A new one, in the place of the old.
+    /// Replaces the token with a new one.
     pub fn rotate(path: &Path) -> Result<Self, TokenError> {
         let (token, made) = Self::write_beside(path)?;
         match fs::rename(&made, path) {
@@ -101,7 +102,7 @@ impl Token {
         &self.0
     }
 
-    /// A new token in a file of its own, whole before anybody can find it.
+    /// Writes a new token to a temporary file, so that other processes never see half a token.
     fn write_beside(path: &Path) -> Result<(Self, PathBuf), TokenError> {
         let token = Self(crate::random::hex::<TOKEN_BYTES>());
         let beside = path.with_extension(format!("new-{}", crate::random::hex::<8>()));

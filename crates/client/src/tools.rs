@@ -1,9 +1,9 @@
 //! A tool host: offers functions to the code of sessions over one WebSocket, and answers its calls.
 //!
-//! Like every connection of this crate it is driven by the task that uses it: messages come and
-//! answers leave while [`ToolHost::next`] is waited for. Answers may be given from anywhere, in any
-//! order, through clones of [`Answers`]; large ones leave in pieces, in turns, so that a small one
-//! never waits for a large one to be through.
+//! The task that uses the host drives the connection: messages arrive and answers leave while it
+//! awaits [`ToolHost::next`]. Any task may answer, in any order, through clones of [`ToolAnswers`].
+//! Large answers are sent in pieces that alternate, so that a small answer never waits until a
+//! large one is completely sent.
 
 mod answers;
 
@@ -25,32 +25,33 @@ use windlass_protocol::host::{CancelReason, Declaration, FromHost, ToHost, Withi
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX};
 use windlass_protocol::{Owner, SessionId};
 
-pub use answers::Answers;
+pub use answers::ToolAnswers;
 
-use crate::call::Call;
+use crate::call::HttpCall;
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::query::Path;
+use crate::query::RequestPath;
 use crate::stream::LeanStream;
 
 /// The largest message: one frame, its first length word included.
 const FRAME_MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX + 4;
 
-/// Read at once. It is cleared before each read.
+/// Size of the read buffer. The WebSocket clears it before each read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Gathered before it is written; a message alone goes out at once.
+/// Bytes that are collected before a write. A single message is written at once.
 const WRITE_BYTES: usize = 128 * 1024;
 
-/// Bytes of calls that have come in part. A node that lets more be open breaks the protocol.
-const JOINING_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Limit for the bytes of calls that have arrived in part. A node that exceeds it breaks the
+/// protocol.
+const PARTIAL_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// How long the node may take to take a declaration in, or the host's end.
+/// How long the node may take to accept a declaration, or to close the connection.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
-/// For whom the tools are.
+/// Which sessions may call the tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
+pub enum ToolScope {
     Session(SessionId),
     /// All sessions created with this owner, present and future.
     Owner(Owner),
@@ -60,77 +61,78 @@ pub enum Scope {
     Everyone,
 }
 
-/// What the node says to a host.
+/// A message of the node to a host.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HostMessage {
     /// The code of a session calls a tool.
     Call(ToolCall),
-    /// Nobody waits for this call's answer any more.
+    /// The session no longer waits for the answer to this call.
     Cancel { call: Within, reason: CancelReason },
-    /// The connection is over; nothing follows.
-    Closed(Closed),
+    /// The connection has ended; no message follows.
+    Closed(DisconnectReason),
 }
 
 /// A call of one of the host's tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Which call: what its answer names, and [`Client::within`] takes.
+    /// Identifies the call in its answer and for [`Client::within`].
     pub call: Within,
     pub name: String,
-    /// How long an answer is waited for.
+    /// How long the session waits for the answer.
     pub deadline: Duration,
     /// A JSON object of named arguments.
     pub arguments: Bytes,
 }
 
-/// How a connection ended.
+/// Why a connection ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Closed {
-    /// The node closed it. 1001: it stops, and the next one is to be attached to.
+pub enum DisconnectReason {
+    /// The node closed the connection. Code 1001: the node stops, and the host can attach to the
+    /// next one.
     ByNode { code: u16, reason: String },
-    /// It broke.
+    /// The connection broke.
     Cut(String),
 }
 
-/// An attached tool host. Dropping it takes its tools back.
+/// An attached tool host. Dropping it withdraws its tools.
 #[derive(Debug)]
 pub struct ToolHost {
     socket: WebSocketStream<LeanStream>,
-    answers: Answers,
-    /// Messages that came while a declaration was waited for.
-    come: VecDeque<HostMessage>,
-    /// Calls that have not come whole.
-    joining: HashMap<Within, Joining>,
-    joining_bytes: usize,
-    /// What was written is not flushed.
+    answers: ToolAnswers,
+    /// Messages that arrived during a wait for an answer to a declaration.
+    early_messages: VecDeque<HostMessage>,
+    /// Calls of which only a part has arrived.
+    partial_calls: HashMap<Within, PartialCall>,
+    partial_bytes: usize,
+    /// Written messages are not flushed yet.
     unflushed: bool,
-    closed: Option<Closed>,
+    closed: Option<DisconnectReason>,
 }
 
 #[derive(Debug)]
-struct Joining {
+struct PartialCall {
     name: String,
     arguments: BytesMut,
 }
 
-/// One thing that the node said.
-enum Heard {
+/// One decoded message of the node.
+enum SocketMessage {
     Message(HostMessage),
     Accepted(usize),
     Refused(ApiError),
 }
 
 impl ToolHost {
-    /// Attaches to the node; it offers nothing yet.
-    pub async fn attach(client: &Client, scope: &Scope) -> Result<Self, ClientError> {
-        let path = Path::new(&["tools", "host"]);
+    /// Attaches to the node. The host offers no tools yet.
+    pub async fn attach(client: &Client, scope: &ToolScope) -> Result<Self, ClientError> {
+        let path = RequestPath::new(&["tools", "host"]);
         let path = match scope {
-            Scope::Session(session) => path.text("session", Some(session.as_str())),
-            Scope::Owner(owner) => path.text("owner", Some(owner.as_str())),
-            Scope::Shared => path.text("shared", Some("by_policy")),
-            Scope::Everyone => path.text("shared", Some("all")),
+            ToolScope::Session(session) => path.text("session", Some(session.as_str())),
+            ToolScope::Owner(owner) => path.text("owner", Some(owner.as_str())),
+            ToolScope::Shared => path.text("shared", Some("by_policy")),
+            ToolScope::Everyone => path.text("shared", Some("all")),
         };
-        let (stream, read) = client.upgrade(&Call::get(path.done()).upgrading()).await?;
+        let (stream, read) = client.upgrade(&HttpCall::get(path.done()).upgrading()).await?;
         let config = WebSocketConfig::default()
             .read_buffer_size(READ_BYTES)
             .write_buffer_size(WRITE_BYTES)
@@ -140,19 +142,20 @@ impl ToolHost {
         let socket = WebSocketStream::from_partially_read(stream, read, role, Some(config)).await;
         Ok(Self {
             socket,
-            answers: Answers::default(),
-            come: VecDeque::new(),
-            joining: HashMap::new(),
-            joining_bytes: 0,
+            answers: ToolAnswers::default(),
+            early_messages: VecDeque::new(),
+            partial_calls: HashMap::new(),
+            partial_bytes: 0,
             unflushed: false,
             closed: None,
         })
     }
 
-    /// Replaces what this host offers; how many tools that is. Where the node refuses it, what was
-    /// offered before stays.
+    /// Replaces the tools that this host offers, and returns their number. If the node refuses, the
+    /// previous tools stay.
     pub async fn declare(&mut self, declaration: &Declaration) -> Result<usize, ClientError> {
-        let mut json = Bytes::from(serde_json::to_vec(declaration).expect("it is all JSON"));
+        let mut json =
+            Bytes::from(serde_json::to_vec(declaration).expect("a declaration always serializes"));
         loop {
             let part = json.split_to(json.len().min(CHUNK_BYTES_MAX));
             let more = !json.is_empty();
@@ -169,139 +172,143 @@ impl ToolHost {
 
     async fn declared(&mut self) -> Result<usize, ClientError> {
         loop {
-            match poll_fn(|cx| self.poll_heard(cx)).await {
-                Heard::Accepted(count) => return Ok(count),
-                Heard::Refused(error) => return Err(ClientError::Api(error)),
-                Heard::Message(HostMessage::Closed(closed)) => {
+            match poll_fn(|cx| self.poll_message(cx)).await {
+                SocketMessage::Accepted(count) => return Ok(count),
+                SocketMessage::Refused(error) => return Err(ClientError::Api(error)),
+                SocketMessage::Message(HostMessage::Closed(closed)) => {
                     return Err(ClientError::Cut { cause: closed.to_string() });
                 }
-                Heard::Message(message) => self.come.push_back(message),
+                SocketMessage::Message(message) => self.early_messages.push_back(message),
             }
         }
     }
 
-    /// The next message. Answers leave while it is waited for. A call that is dropped before it
-    /// returns loses nothing.
+    /// The next message. Answers are sent while this call waits. Cancelling it loses no message.
     pub async fn next(&mut self) -> HostMessage {
         loop {
-            if let Some(message) = self.come.pop_front() {
+            if let Some(message) = self.early_messages.pop_front() {
                 return message;
             }
-            match poll_fn(|cx| self.poll_heard(cx)).await {
-                Heard::Message(message) => return message,
-                // Nothing that was asked: a newer node's word.
-                Heard::Accepted(_) | Heard::Refused(_) => {}
+            match poll_fn(|cx| self.poll_message(cx)).await {
+                SocketMessage::Message(message) => return message,
+                // No declaration is open: a newer node sent something that this host does not know.
+                SocketMessage::Accepted(_) | SocketMessage::Refused(_) => {}
             }
         }
     }
 
-    /// Answers calls from anywhere.
-    pub fn answers(&self) -> Answers {
+    /// A handle for answering calls from any task.
+    pub fn answers(&self) -> ToolAnswers {
         self.answers.clone()
     }
 
-    /// Writes the answers that were given, then ends the connection.
+    /// Writes the queued answers, then closes the connection.
     pub async fn close(mut self) {
         let closing = poll_fn(|cx| {
             ready!(self.poll_write(cx))?;
             Pin::new(&mut self.socket).poll_close(cx)
         });
-        // One that cannot be told is gone already.
+        // If the node does not take it, the connection is gone already.
         let _ = timeout(ANSWER_WAIT, closing).await;
     }
 
-    fn poll_heard(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<SocketMessage> {
         if let Some(closed) = &self.closed {
-            return Poll::Ready(Heard::Message(HostMessage::Closed(closed.clone())));
+            return Poll::Ready(SocketMessage::Message(HostMessage::Closed(closed.clone())));
         }
-        // Whether it gets through changes nothing for who listens.
+        // A pending or failed write does not change what is read below.
         let _ = self.poll_write(cx);
         loop {
-            let heard = match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
-                Some(Ok(Message::Binary(bytes))) => self.hear(bytes),
+            let message = match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
+                Some(Ok(Message::Binary(bytes))) => self.decode_message(bytes),
                 Some(Ok(Message::Close(close))) => {
                     let (code, reason) = close.map_or((1005, String::new()), |close| {
                         (close.code.into(), close.reason.to_string())
                     });
-                    Err(Closed::ByNode { code, reason })
+                    Err(DisconnectReason::ByNode { code, reason })
                 }
                 Some(Ok(_)) => Ok(None),
-                Some(Err(fault)) => Err(Closed::Cut(fault.to_string())),
-                None => Err(Closed::Cut("it ended".to_owned())),
+                Some(Err(fault)) => Err(DisconnectReason::Cut(fault.to_string())),
+                None => Err(DisconnectReason::Cut("the connection ended".to_owned())),
             };
-            match heard {
+            match message {
                 Ok(None) => {}
-                Ok(Some(heard)) => return Poll::Ready(heard),
+                Ok(Some(message)) => return Poll::Ready(message),
                 Err(closed) => {
                     self.closed = Some(closed.clone());
-                    return Poll::Ready(Heard::Message(HostMessage::Closed(closed)));
+                    return Poll::Ready(SocketMessage::Message(HostMessage::Closed(closed)));
                 }
             }
         }
     }
 
-    fn hear(&mut self, bytes: Bytes) -> Result<Option<Heard>, Closed> {
+    fn decode_message(&mut self, bytes: Bytes) -> Result<Option<SocketMessage>, DisconnectReason> {
         let Frame { header, body } =
-            frame::decode(bytes).map_err(|fault| Closed::Cut(fault.to_string()))?;
-        // A newer node may say more than this host understands.
-        let Ok(said) = serde_json::from_slice::<ToHost>(&header) else { return Ok(None) };
-        Ok(match said {
-            ToHost::ToolsAccepted { count } => Some(Heard::Accepted(count)),
+            frame::decode(bytes).map_err(|fault| DisconnectReason::Cut(fault.to_string()))?;
+        // A newer node may send messages that this host does not understand.
+        let Ok(message) = serde_json::from_slice::<ToHost>(&header) else { return Ok(None) };
+        Ok(match message {
+            ToHost::ToolsAccepted { count } => Some(SocketMessage::Accepted(count)),
             ToHost::Refused { code, message } => {
                 let remedy = "correct what the message names".to_owned();
                 let retryable = code.retryable();
-                Some(Heard::Refused(ApiError { code, message, remedy, retryable }))
+                Some(SocketMessage::Refused(ApiError { code, message, remedy, retryable }))
             }
             ToHost::ToolCall { session, turn, call, name, deadline_ms, more } => {
                 let call = Within { session, turn, call };
                 let deadline = Duration::from_millis(deadline_ms);
                 self.join(call, name, body, more)?.map(|(call, name, arguments)| {
                     let call = ToolCall { call, name, deadline, arguments };
-                    Heard::Message(HostMessage::Call(call))
+                    SocketMessage::Message(HostMessage::Call(call))
                 })
             }
             ToHost::ToolCancel { session, turn, call, reason } => {
                 let call = Within { session, turn, call };
-                if let Some(part) = self.joining.remove(&call) {
-                    self.joining_bytes -= part.arguments.len();
+                if let Some(part) = self.partial_calls.remove(&call) {
+                    self.partial_bytes -= part.arguments.len();
                     None
                 } else {
                     self.answers.forget(&call);
-                    Some(Heard::Message(HostMessage::Cancel { call, reason }))
+                    Some(SocketMessage::Message(HostMessage::Cancel { call, reason }))
                 }
             }
             ToHost::Welcome { .. } => None,
         })
     }
 
-    /// Puts a call's parts together; whole, with its last.
+    /// Joins the parts of a call. Returns the call when its last part has arrived.
     fn join(
         &mut self,
         call: Within,
         name: String,
         body: Bytes,
         more: bool,
-    ) -> Result<Option<(Within, String, Bytes)>, Closed> {
-        if !more && !self.joining.contains_key(&call) {
+    ) -> Result<Option<(Within, String, Bytes)>, DisconnectReason> {
+        if !more && !self.partial_calls.contains_key(&call) {
             return Ok(Some((call, name, body)));
         }
         let arguments = BytesMut::new();
-        let part = self.joining.entry(call.clone()).or_insert_with(|| Joining { name, arguments });
+        let part = self
+            .partial_calls
+            .entry(call.clone())
+            .or_insert_with(|| PartialCall { name, arguments });
         part.arguments.extend_from_slice(&body);
-        self.joining_bytes += body.len();
-        if part.arguments.len() > MESSAGE_BYTES_MAX || self.joining_bytes > JOINING_BYTES_MAX {
-            return Err(Closed::Cut("the node sent more of a call than there can be".to_owned()));
+        self.partial_bytes += body.len();
+        if part.arguments.len() > MESSAGE_BYTES_MAX || self.partial_bytes > PARTIAL_BYTES_MAX {
+            return Err(DisconnectReason::Cut(
+                "the node sent more argument bytes than a call may have".to_owned(),
+            ));
         }
         if more {
             return Ok(None);
         }
-        Ok(self.joining.remove(&call).map(|part| {
-            self.joining_bytes -= part.arguments.len();
+        Ok(self.partial_calls.remove(&call).map(|part| {
+            self.partial_bytes -= part.arguments.len();
             (call, part.name, part.arguments.freeze())
         }))
     }
 
-    /// Writes what waits; ready when all of it is through.
+    /// Writes the queued messages; ready when all of them are flushed.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
             ready!(Pin::new(&mut self.socket).poll_ready(cx))?;
@@ -317,10 +324,12 @@ impl ToolHost {
     }
 }
 
-impl std::fmt::Display for Closed {
+impl std::fmt::Display for DisconnectReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::ByNode { code, reason } => write!(f, "the node closed it ({code}): {reason}"),
+            Self::ByNode { code, reason } => {
+                write!(f, "the node closed the connection ({code}): {reason}")
+            }
             Self::Cut(cause) => f.write_str(cause),
         }
     }

@@ -1,5 +1,5 @@
-//! What a client does when connections, versions and nodes fail it, against a stand-in that fails
-//! on demand.
+//! How a client behaves when connections, versions and nodes fail, tested against a stub node that
+//! fails on demand.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -177,7 +177,7 @@ async fn an_error_of_the_api_is_passed_on_whole_and_the_connection_lives() {
 
 #[tokio::test]
 async fn a_node_of_another_version_is_named_with_the_remedy() {
-    for (said, shown) in [(Some("2.3"), "the node speaks 2.3"), (None, "none that it names")] {
+    for (said, shown) in [(Some("2.3"), "the node speaks 2.3"), (None, "an unnamed version")] {
         let (_base, dirs) = dirs();
         let answer = Reply::Whole { api: said, status: 200, body: TURN.to_owned() };
         let stub = Stub::start(&dirs, move |_, _| answer.clone());
@@ -207,7 +207,7 @@ async fn events_resume_after_a_cut_without_loss_or_doubles() {
     let stub = Stub::start(&dirs, |before, _| match before {
         0 => Reply::Events { data: vec![output(1), output(2)], then: Then::Cut },
         1 => Reply::Cut,
-        // The node repeats event 2: it cannot know that it arrived.
+        // The node repeats event 2: it cannot know that the client received it.
         2 => Reply::Events { data: vec![output(2), output(3)], then: Then::Close },
         3 => json(200, &format!(r#"{{"events":[{}],"after":4,"ended":false}}"#, output(4))),
         _ => Reply::Events { data: vec![session_ended(5)], then: Then::Close },

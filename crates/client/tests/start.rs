@@ -1,5 +1,5 @@
-//! Starting a node: exactly one for many first clients, and a named error when none comes up.
-//! The node here is a small script; the real one is met in the contract tests.
+//! Starting a node: many first clients start exactly one, and a failed start is a named error. The
+//! node here is a small script; the contract tests use the real one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 use windlass_client::protocol::ErrorCode;
-use windlass_client::{Client, ClientError, Dirs, StartError, StartNode};
+use windlass_client::{Client, ClientError, Dirs, NodeStartError, StartNode};
 
-/// Listens, says so, notes that it ran, and ends when its standard input's owner tells it to.
+/// Records that it ran, listens, reports that it is ready, and ends after 20 connections.
 const LISTENS: &str = r#"
 import json, os, socket, time
 runtime = os.environ["WINDLASS_RUNTIME_DIR"]
@@ -39,31 +39,31 @@ fn python() -> String {
     std::env::var("WINDLASS_TEST_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".to_owned())
 }
 
-/// The scripts, written before anything is started: a process forked while one is being written
-/// would hold it open, and an open file cannot be run. Another process of this test may run one meanwhile, so
-/// each comes whole under its name.
+/// Writes the scripts before any process starts: a process forked during a write would hold the
+/// script open, and an open file cannot be executed (ETXTBSY). Another process of this test may run
+/// a script meanwhile, so each one is renamed into place when complete.
 fn programs() -> &'static Path {
     static WRITTEN: OnceLock<PathBuf> = OnceLock::new();
     WRITTEN.get_or_init(|| {
-        let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         for (name, script) in [("listens", LISTENS), ("refuses", REFUSES), ("dies", DIES)] {
-            let path = place.join(format!("{name}-{}", std::process::id()));
+            let path = dir.join(format!("{name}-{}", std::process::id()));
             fs::write(&path, format!("#!{} -S\n{script}", python())).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-            fs::rename(path, place.join(name)).unwrap();
+            fs::rename(path, dir.join(name)).unwrap();
         }
-        place
+        dir
     })
 }
 
-fn place(program: &str) -> (TempDir, Dirs, PathBuf) {
+fn node_with(program: &str) -> (TempDir, Dirs, PathBuf) {
     let base = tempfile::Builder::new().prefix("wl-").tempdir_in("/tmp").unwrap();
     let dirs = Dirs::at(base.path().join("r"), base.path().join("s")).unwrap();
     (base, dirs, programs().join(program))
 }
 
-async fn failure(program: &str) -> StartError {
-    let (_base, dirs, program) = place(program);
+async fn failure(program: &str) -> NodeStartError {
+    let (_base, dirs, program) = node_with(program);
     match Client::connect(dirs, StartNode::IfAbsent { program, args: Vec::new() }).await {
         Err(ClientError::StartFailed(error)) => error,
         other => panic!("{other:?}"),
@@ -72,7 +72,7 @@ async fn failure(program: &str) -> StartError {
 
 #[tokio::test]
 async fn twenty_first_clients_start_one_node() {
-    let (_base, dirs, program) = place("listens");
+    let (_base, dirs, program) = node_with("listens");
     let clients: Vec<_> = (0..20)
         .map(|_| {
             let start = StartNode::IfAbsent { program: program.clone(), args: Vec::new() };
@@ -89,7 +89,7 @@ async fn twenty_first_clients_start_one_node() {
 
 #[tokio::test]
 async fn a_refusal_of_the_node_is_passed_on() {
-    let StartError::Refused(error) = failure("refuses").await else { panic!("not refused") };
+    let NodeStartError::Refused(error) = failure("refuses").await else { panic!("not refused") };
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::DiskFull, "no room"));
 }
 
@@ -103,7 +103,7 @@ async fn a_node_that_dies_is_reported_with_the_end_of_its_log() {
 
 #[tokio::test]
 async fn a_program_that_cannot_run_is_named() {
-    let (_base, dirs, program) = place("absent");
+    let (_base, dirs, program) = node_with("absent");
     let error =
         Client::connect(dirs, StartNode::IfAbsent { program, args: Vec::new() }).await.unwrap_err();
     assert!(error.to_string().contains("/absent"), "{error}");

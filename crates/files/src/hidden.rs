@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
-use windlass_sandbox::survey::expand;
+use windlass_protocol::policy::expand_home;
 
 use super::{FilePath, Identity, Place};
 
@@ -30,7 +30,7 @@ impl Hidden {
             FilePath::file(inside.to_str()?).ok()
         };
         let home = place.home.as_deref();
-        let named = place.hidden.iter().filter_map(|path| expand(path, home));
+        let named = place.hidden.iter().filter_map(|path| expand_home(path, home));
         let mut found = Self::default();
         for path in named.chain(place.own.iter().cloned()) {
             found.paths.extend(below(&path));

@@ -9,7 +9,7 @@ use windlass_protocol::api::{ENTRIES_MAX, FileEntry, FileKind, FileList, FilesQu
 use super::condition::etag;
 use super::staging::is_staged;
 use super::{FileError, FilePath, Workspace};
-use windlass_sandbox::beneath::entries;
+use windlass_beneath::entries;
 
 /// Directories within each other that are gone into.
 const DEPTH_MAX: usize = 64;

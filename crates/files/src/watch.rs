@@ -9,8 +9,8 @@ use rustix::fs::inotify::{CreateFlags, ReadFlags, WatchFlags, add_watch, init, r
 use rustix::fs::{AtFlags, FileType, statat};
 use rustix::io::Errno;
 use tokio::net::unix::pipe;
+use windlass_beneath::entries;
 use windlass_protocol::api::{FileEvent, FileEventKind};
-use windlass_sandbox::beneath::entries;
 
 use super::staging::is_staged;
 use super::{FileError, FilePath, Workspace};

@@ -9,7 +9,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, mkdirat, statat};
 use rustix::io::Errno;
-use windlass_sandbox::beneath::{DIRECTORY, Directory, Links, READ, is_of_kernel, open_beneath};
+use windlass_beneath::{DIRECTORY, Directory, Links, READ, is_of_kernel, open_beneath};
 
 use super::hidden::Hidden;
 use super::{Condition, FileError, FilePath, Files, Place, Turnstile, condition};

@@ -7,7 +7,7 @@ use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::{
     DropReason, EventKind, Receipt, StartedBy, StopCause, TurnError, Usage,
 };
-use windlass_protocol::{Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
+use windlass_protocol::{Epoch, Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
 
 /// Maximum number of displays listed for one turn. Later displays are only in the events.
 pub const DISPLAYS_MAX: usize = 1000;
@@ -15,6 +15,9 @@ pub const DISPLAYS_MAX: usize = 1000;
 /// Maximum total bytes of the listed displays' mime types and ids. It bounds the facts, and thus every
 /// segment's head, because the worker chooses these names.
 pub const DISPLAY_NAMES_BYTES_MAX: usize = 256 * 1024;
+
+/// The epoch of the node that creates a session.
+pub const FIRST_EPOCH: Epoch = Epoch(1);
 
 /// What a session is created with. It never changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,6 +60,10 @@ pub struct SessionFacts {
     /// How the last worker was started.
     #[serde(default)]
     pub started_by: Option<StartedBy>,
+    /// The epoch of the session's owner. It rises with each node that takes over the session. 0 for sessions of
+    /// earlier releases, whose keepers know the epoch of their node.
+    #[serde(default)]
+    pub epoch: Epoch,
     /// The capabilities of the last worker. `None` for workers of earlier releases.
     #[serde(default)]
     pub capabilities: Option<Vec<String>>,
@@ -235,6 +242,7 @@ impl SessionFacts {
             worker: None,
             worker_pid: None,
             started_by: None,
+            epoch: FIRST_EPOCH,
             capabilities: None,
             messages_dropped: 0,
             confinement: None,
@@ -262,6 +270,7 @@ impl SessionFacts {
         let turn = event.turn;
         match &event.kind {
             EventKind::TurnAccepted { .. } => self.accept(event),
+            EventKind::TakenOver { epoch } => self.epoch = *epoch,
             EventKind::InterruptAsked { cause } => {
                 if let Some(turn) = self.open_turn_mut(turn) {
                     turn.interrupt.get_or_insert(*cause);

@@ -16,6 +16,7 @@
 //! This crate makes no decisions about sessions, and it knows no processes and no clock. All calls block.
 //! Long reads belong on a thread that may block.
 
+mod event_log;
 mod facts;
 mod index;
 mod indexer;
@@ -32,6 +33,7 @@ mod segment;
 mod shared;
 mod startup;
 
+pub use event_log::{EventLog, EventReader};
 pub use facts::{DISPLAYS_MAX, NewSession, OpenTurn, SessionFacts, TurnRecord};
 pub use index::IndexError;
 pub use journal::{

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::process::{Pid, Signal, kill_process};
+use windlass_procs::twin::{Part, TwinKeeper, end_other_inits, other_keepers};
 use windlass_protocol::SessionId;
-use windlass_sandbox::twin::{Part, TwinKeeper, end_other_inits, other_keepers};
 
 use crate::egress::Egress;
 use crate::fork::Forking;

@@ -14,6 +14,9 @@ use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
+use windlass_confine::Plan;
+use windlass_confine::plan::apart::{Apart, Places, apart, moved};
+use windlass_procs::twin::{Forked, Part, fork_keeper, give_up};
 use windlass_protocol::confinement::{Confinement, Control, ControlReport, ControlState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, NOT_CARRIED_MAX, REASON_BYTES_MAX};
@@ -21,9 +24,6 @@ use windlass_protocol::link::{ForkDone, ForkEnd, ForkOrder, FromKeeper, Launch, 
 use windlass_protocol::text::bounded;
 use windlass_protocol::worker::{ToWorker, TwinOrder};
 use windlass_protocol::{ErrorCode, family};
-use windlass_sandbox::Plan;
-use windlass_sandbox::plan::apart::{Apart, Places, apart, moved};
-use windlass_sandbox::twin::{Forked, Part, fork_keeper, give_up};
 
 use self::separation::{Before, check_apart};
 use crate::keeper::Keeper;
@@ -282,7 +282,7 @@ impl Keeper {
 
     fn become_keeper_of_twin(
         &mut self,
-        held: windlass_sandbox::Held,
+        held: windlass_procs::Held,
         forking: Forking,
         part: Part,
         says: &OwnedFd,

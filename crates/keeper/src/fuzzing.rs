@@ -12,10 +12,10 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
+use windlass_procs::Held;
 use windlass_protocol::link::{FromKeeper, Hold};
 use windlass_protocol::worker::FromWorker;
 use windlass_protocol::{LinkSeq, TurnNo, frame};
-use windlass_sandbox::Held;
 
 use crate::keeper::Keeper;
 use crate::nursery::mail::{Mail, Received};

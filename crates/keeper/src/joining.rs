@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use windlass_sandbox::process_file;
+use windlass_procs::process_file;
 
 use crate::family::Family;
 use crate::watch::Processes;

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use windlass_procs::{Held, memory, reap_all};
 use windlass_protocol::event::{EventKind, StartedBy};
 use windlass_protocol::limits::REASON_BYTES_MAX;
 use windlass_protocol::link::Launch;
 use windlass_protocol::text::bounded;
 use windlass_protocol::worker::{FORKS, ToWorker};
 use windlass_protocol::{Epoch, TurnNo};
-use windlass_sandbox::{Held, memory, reap_all};
 
 use crate::complaint::complain;
 use crate::egress::Egress;

@@ -3,7 +3,7 @@
 //!
 //! Theory of operation. The node creates the keeper's listening socket and starts `windlass
 //! keeper` with it as standard input. The keeper takes hold of its future process tree
-//! (`windlass_sandbox::hold`), then runs one poll loop (`keeper`) over: the listener, the node's
+//! (`windlass_procs::hold`), then runs one poll loop (`keeper`) over: the listener, the node's
 //! connection (`node_side`), the worker's protocol socket and raw pipes (`worker`), and
 //! signals. There is no async runtime, no thread and no timer tick: the loop wakes for a
 //! descriptor or for the nearest deadline. Every byte from the worker is hostile.
@@ -46,9 +46,9 @@ use complaint::complain;
 pub use nursery::run_nursery;
 use rustix::stdio;
 pub use server::run_server;
-pub use windlass_sandbox::Wanted;
-use windlass_sandbox::hold;
-use windlass_sandbox::pace::{Pace, Whom, set_pace};
+pub use windlass_procs::Wanted;
+use windlass_procs::hold;
+use windlass_procs::pace::{Pace, Whom, set_pace};
 
 /// What tools that list processes call a keeper.
 const NAME: &std::ffi::CStr = c"windlass-keeper";
@@ -84,7 +84,7 @@ fn keep(wanted: Wanted) -> Kept {
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error("the process tree cannot be held: {0}")]
-    Hold(#[from] windlass_sandbox::HoldError),
+    Hold(#[from] windlass_procs::HoldError),
     #[error("{act}: {cause}")]
     Setup { act: &'static str, cause: std::io::Error },
 }

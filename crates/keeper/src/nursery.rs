@@ -17,10 +17,10 @@ use std::process::{Command, ExitCode};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use rustix::stdio;
+use windlass_procs::nursery::{Forked, fork_child, keep_rights_over_exec, own_user_namespace};
+use windlass_procs::{Wanted, reap_all};
 use windlass_protocol::link::Hold;
 use windlass_protocol::nursery::{FromNursery, ToNursery};
-use windlass_sandbox::nursery::{Forked, fork_child, keep_rights_over_exec, own_user_namespace};
-use windlass_sandbox::{Wanted, reap_all};
 
 use self::mail::{Mail, Received};
 use crate::complaint::complain;

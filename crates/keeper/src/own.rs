@@ -3,8 +3,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use windlass_sandbox::Held;
-use windlass_sandbox::twin::{Part, kill_children_but};
+use windlass_procs::Held;
+use windlass_procs::twin::{Part, kill_children_but};
 
 use crate::family::Family;
 use crate::watch::Processes;

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
+use windlass_procs::{Held, Wanted, hold, reap_all};
 use windlass_protocol::server_holder::{END_LINE, PID_LINE};
-use windlass_sandbox::{Held, Wanted, hold, reap_all};
 
 use crate::signals::Signals;
 
@@ -32,7 +32,7 @@ enum ServerError {
     #[error("no program is named")]
     NoProgram,
     #[error("its processes cannot be held: {0}")]
-    Hold(#[from] windlass_sandbox::HoldError),
+    Hold(#[from] windlass_procs::HoldError),
     #[error("cannot take signals: {0}")]
     Signals(io::Error),
     #[error("cannot run {program}: {cause}")]

@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use windlass_confine::plan::apart::leave_room;
+use windlass_confine::{
+    Command, Ends, Job, Plan, Shape, SpawnError, Started, Waiting, from_zygote, spawn,
+};
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::StartedBy;
 use windlass_protocol::link::{Hold, Launch, Prepare};
 use windlass_protocol::worker::FD_VARIABLE;
-use windlass_sandbox::plan::apart::leave_room;
-use windlass_sandbox::{
-    Command, Ends, Job, Plan, Shape, SpawnError, Started, Waiting, from_zygote, spawn,
-};
 
 use crate::complaint::complain;
 use crate::watch::Watch;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
+use windlass_procs::process_file;
 use windlass_protocol::event::Usage;
-use windlass_sandbox::process_file;
 
 /// Turns shorter than this are not worth reading `/proc` for: it would cost more than they did.
 const BRIEF: Duration = Duration::from_millis(2);

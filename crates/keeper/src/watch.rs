@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::time::ClockId;
+use windlass_procs::cgroup::Gauge;
+use windlass_procs::pace::{Pace, Whom, set_pace};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{Limit, Limits};
-use windlass_sandbox::cgroup::Gauge;
-use windlass_sandbox::pace::{Pace, Whom, set_pace};
 
 use self::disk::Disk;
 pub(crate) use self::processes::Processes;

@@ -15,12 +15,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
+use windlass_confine::Started;
 use windlass_protocol::Stream;
 use windlass_protocol::event::StartedBy;
 use windlass_protocol::frame::{self, Decoder, EncodeError, Frame, FrameError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::worker::{CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, ToWorker};
-use windlass_sandbox::Started;
 
 use crate::usage::Meter;
 

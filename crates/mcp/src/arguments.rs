@@ -1,18 +1,18 @@
-//! What the tools take. The words for the model are in `schema`; these are the types.
+//! The argument types of the tools. Their descriptions for the model are in `schema`.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::reply::Fault;
+use crate::fault::Fault;
 
-/// Seconds that a call waits for its turn unless it says otherwise: less than the shortest time
-/// after which a client gives a tool up.
+/// Default number of seconds that a call waits for its turn. It is below the shortest timeout that
+/// a client has for a tool.
 const WAIT_SECONDS_DEFAULT: f64 = 45.0;
 
 const WAIT_SECONDS_MAX: f64 = 600.0;
 
-/// Tokens of output in a reply, and what a token is taken for.
+/// Limits for the output in a reply, in tokens, and the number of bytes per token.
 const TOKENS_DEFAULT: usize = 6_000;
 const TOKENS_MAX: usize = 100_000;
 const TOKENS_MIN: usize = 50;
@@ -20,7 +20,7 @@ const BYTES_PER_TOKEN: usize = 4;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Run {
+pub(crate) struct RunArguments {
     pub code: String,
     #[serde(default)]
     pub language: Option<String>,
@@ -34,7 +34,7 @@ pub(crate) struct Run {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Continue {
+pub(crate) struct ContinueArguments {
     #[serde(default)]
     pub session: Option<String>,
     #[serde(default)]
@@ -49,14 +49,14 @@ pub(crate) struct Continue {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Interrupt {
+pub(crate) struct InterruptArguments {
     #[serde(default)]
     pub session: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Reset {
+pub(crate) struct ResetArguments {
     #[serde(default)]
     pub session: Option<String>,
     #[serde(default)]
@@ -65,11 +65,11 @@ pub(crate) struct Reset {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Sessions {}
+pub(crate) struct SessionsArguments {}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ReadOutput {
+pub(crate) struct ReadOutputArguments {
     #[serde(default)]
     pub session: Option<String>,
     #[serde(default)]
@@ -84,7 +84,7 @@ pub(crate) struct ReadOutput {
     pub max_tokens: Option<usize>,
 }
 
-/// The arguments as `T`, or what is wrong with them, for the model to mend.
+/// Parses the arguments as `T`. The error tells the model what to correct.
 pub(crate) fn read<T: DeserializeOwned>(arguments: Option<Map<String, Value>>) -> Result<T, Fault> {
     serde_json::from_value(Value::Object(arguments.unwrap_or_default()))
         .map_err(|error| Fault::Arguments(error.to_string()))
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_wrong_argument_is_named() {
         let arguments = serde_json::json!({"code": "1", "sesion": "a"});
-        let error = read::<Run>(arguments.as_object().cloned()).unwrap_err().to_string();
+        let error = read::<RunArguments>(arguments.as_object().cloned()).unwrap_err().to_string();
         assert!(error.contains("sesion") && error.contains("session"), "{error}");
     }
 }

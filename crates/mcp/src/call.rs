@@ -1,5 +1,5 @@
-//! One call of a client, as the rest of the door sees it: who calls, from where, what the client
-//! can do, and how the call ends early.
+//! One call of a client: which client calls, from which directory, what the client supports, and
+//! how the call ends early.
 
 use std::path::PathBuf;
 
@@ -13,71 +13,73 @@ use windlass_protocol::policy::PolicyRequest;
 
 use crate::codex;
 use crate::door::{Door, Transport};
-use crate::names::Scope;
-use crate::reply::Fault;
+use crate::fault::Fault;
+use crate::names::SessionScope;
 
-/// What a client that does not say its name is called.
-const NAMELESS: &str = "mcp";
+/// The name of a client that does not tell its name.
+const UNNAMED_CLIENT: &str = "mcp";
 
-/// Clients that show the model structured content in place of the text, and some of them in place
-/// of images too. A model reads text better than JSON with escapes: they get the readable half.
-const READERS: [&str; 2] = [CODEX, "claude-code"];
+/// Clients that show the model structured content instead of the text, and some of them instead of
+/// images too. A model reads text better than JSON with escapes, so these clients get no structured
+/// content.
+const TEXT_ONLY_CLIENTS: [&str; 2] = [CODEX, "claude-code"];
 
-/// What the SDK calls a client that said its name in another request, to a server without sessions.
-const FORGOTTEN: &str = "rmcp";
+/// The name that the SDK gives to a client that sent its name in another request, to a server
+/// without sessions.
+const RMCP_PLACEHOLDER: &str = "rmcp";
 
-/// What Codex says of its turn in each call, and how it calls itself.
+/// The metadata key that Codex sends with each call, and the name that Codex gives itself.
 const CODEX_TURN: &str = "x-codex-turn-metadata";
 const CODEX: &str = "codex-mcp-client";
 
-/// Whether a client gets the readable half of answers only.
-pub(crate) fn reads_only(context: &RequestContext<RoleServer>) -> bool {
-    READERS.contains(&name_of(context).as_str())
+/// Whether a client gets text and images, without structured content.
+pub(crate) fn text_only(context: &RequestContext<RoleServer>) -> bool {
+    TEXT_ONLY_CLIENTS.contains(&name_of(context).as_str())
 }
 
 fn name_of(context: &RequestContext<RoleServer>) -> String {
     match context.client_info().map(|info| info.name) {
-        Some(name) if name != FORGOTTEN => name,
+        Some(name) if name != RMCP_PLACEHOLDER => name,
         _ if context.meta.contains_key(CODEX_TURN) => CODEX.to_owned(),
-        _ => NAMELESS.to_owned(),
+        _ => UNNAMED_CLIENT.to_owned(),
     }
 }
 
-/// A request, with what its client said of itself.
+/// A request, with what its client told about itself.
 #[derive(Debug)]
-pub(crate) struct Call {
-    pub scope: Scope,
+pub(crate) struct ClientCall {
+    pub scope: SessionScope,
     pub workspace: Option<PathBuf>,
     pub policy: Option<PolicyRequest>,
-    pub asks: Asks,
-    /// The client takes a task's handle instead of an answer.
+    pub elicitation: ElicitationSupport,
+    /// The client accepts a task handle instead of an answer.
     pub takes_tasks: bool,
     context: RequestContext<RoleServer>,
     gone: watch::Receiver<bool>,
-    /// What a cancelled call means for its turn.
-    cancelled: Cancelled,
+    /// What cancelling the call does to its turn.
+    on_cancel: OnCancel,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cancelled {
-    StopsTheTurn,
+enum OnCancel {
+    StopTurn,
     /// The connection was lost, which says nothing about the turn.
-    LeavesIt,
+    KeepTurn,
 }
 
-/// How a client asks its user.
+/// How a client can ask its user for input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
-    /// By an answer that says so; the call then comes again (2026-07-28).
+pub(crate) enum ElicitationSupport {
+    /// The call's answer asks for input, and the client repeats the call with it (2026-07-28).
     ByAnswer,
-    /// By a request of ours within the call.
+    /// The door sends a request to the client during the call.
     ByRequest,
     Never,
 }
 
-impl Call {
-    /// A sandbox that the client names for this call and that is not understood is a fault: the
-    /// call is not carried out with another one.
+impl ClientCall {
+    /// If the client names a sandbox that is not understood, the call fails: it must not run in
+    /// another sandbox.
     pub fn new(door: &Door, context: &RequestContext<RoleServer>) -> Result<Self, Fault> {
         let sandbox = codex::sandbox_of(&context.meta.0)?;
         let (workspace, policy) = match sandbox {
@@ -90,20 +92,20 @@ impl Call {
         let name = name_of(context);
         let stateless = is_stateless(context.protocol_version().as_ref());
         let abilities = context.client_capabilities().unwrap_or_default();
-        let cancelled = match (door.shared.transport, stateless) {
-            // Closing the answer is how a call is cancelled there.
-            (Transport::Stdio, _) | (Transport::Http, true) => Cancelled::StopsTheTurn,
-            (Transport::Http, false) => Cancelled::LeavesIt,
+        let on_cancel = match (door.shared.transport, stateless) {
+            // There a client cancels a call by closing the answer.
+            (Transport::Stdio, _) | (Transport::Http, true) => OnCancel::StopTurn,
+            (Transport::Http, false) => OnCancel::KeepTurn,
         };
         Ok(Self {
-            scope: Scope::of(&name, workspace.as_deref(), policy.as_ref()),
+            scope: SessionScope::of(&name, workspace.as_deref(), policy.as_ref()),
             workspace,
             policy,
-            asks: asks(&abilities, stateless, door.shared.transport),
+            elicitation: elicitation_support(&abilities, stateless, door.shared.transport),
             takes_tasks: abilities.supports_tasks(),
             context: context.clone(),
             gone: door.shared.gone.clone(),
-            cancelled,
+            on_cancel,
         })
     }
 
@@ -111,27 +113,27 @@ impl Call {
         &self.context.peer
     }
 
-    /// Whether the client is told how a long turn goes.
+    /// Whether the client wants progress notifications.
     pub fn wants_progress(&self) -> bool {
         self.context.meta.get_progress_token().is_some()
     }
 
-    /// Best effort: a client that does not hear of it loses nothing.
+    /// Best effort: a client that misses a notification loses nothing.
     pub async fn tell_progress(&self, progress: f64, message: String) {
         let Some(token) = self.context.meta.get_progress_token() else { return };
-        let told = ProgressNotificationParam::new(token, progress).with_message(message);
-        let _ = self.peer().notify_progress(told).await;
+        let progress = ProgressNotificationParam::new(token, progress).with_message(message);
+        let _ = self.peer().notify_progress(progress).await;
     }
 
-    /// Returns when the call has nobody to answer any more, and says why.
+    /// Returns when the client no longer waits for an answer, with the reason.
     pub async fn ended_early(&self) -> Fault {
         let mut gone = self.gone.clone();
         tokio::select! {
             biased;
             Ok(_) = gone.wait_for(|gone| *gone) => Fault::Gone,
-            () = self.context.ct.cancelled() => match self.cancelled {
-                Cancelled::StopsTheTurn => Fault::Cancelled,
-                Cancelled::LeavesIt => Fault::Gone,
+            () = self.context.ct.cancelled() => match self.on_cancel {
+                OnCancel::StopTurn => Fault::Cancelled,
+                OnCancel::KeepTurn => Fault::Gone,
             },
         }
     }
@@ -141,18 +143,22 @@ fn is_stateless(version: Option<&ProtocolVersion>) -> bool {
     version.is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
-fn asks(abilities: &ClientCapabilities, stateless: bool, transport: Transport) -> Asks {
+fn elicitation_support(
+    abilities: &ClientCapabilities,
+    stateless: bool,
+    transport: Transport,
+) -> ElicitationSupport {
     let has_forms = match &abilities.elicitation {
-        // Before there were kinds, there were forms only.
+        // Older revisions have forms only and name no kinds.
         Some(ElicitationCapability { form: None, url: None, .. }) => true,
         Some(kinds) => kinds.form.is_some(),
         None => false,
     };
     match (has_forms, stateless, transport) {
-        (false, ..) => Asks::Never,
-        (true, true, _) => Asks::ByAnswer,
-        (true, false, Transport::Stdio) => Asks::ByRequest,
-        // Its answer would come as a request of its own, to a server that keeps no sessions.
-        (true, false, Transport::Http) => Asks::Never,
+        (false, ..) => ElicitationSupport::Never,
+        (true, true, _) => ElicitationSupport::ByAnswer,
+        (true, false, Transport::Stdio) => ElicitationSupport::ByRequest,
+        // The answer would arrive in a separate request, and this server keeps no sessions.
+        (true, false, Transport::Http) => ElicitationSupport::Never,
     }
 }

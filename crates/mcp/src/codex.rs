@@ -1,8 +1,8 @@
-//! Codex's word about the sandbox of one call, read from the call's `_meta` and made into a policy.
-//! Pure: it looks at nothing but the message.
+//! Reads Codex's sandbox settings from a call's `_meta` and converts them to a policy. Pure: it
+//! looks only at the message.
 //!
-//! It never grants more than Codex does. What is not understood, or cannot be held at least as
-//! strictly, is an error: the call is refused and nothing runs.
+//! The policy never grants more than Codex does. If a setting is not understood, or cannot be
+//! enforced at least as strictly, the call is refused and nothing runs.
 
 use std::path::PathBuf;
 
@@ -19,30 +19,31 @@ mod within;
 
 use wire::{NetworkAccess, Profile, SandboxState};
 
-/// What a server declares among its experimental capabilities to be told, and where it is told.
+/// The experimental capability that a server declares to receive the settings, and their key in
+/// `_meta`.
 pub(crate) const CAPABILITY: &str = "codex/sandbox-state-meta";
 
-/// Where newer versions say the same once more.
+/// A second key, where newer versions repeat the settings.
 const SAME_AGAIN: &str = "codex/sandbox-state";
 
-/// Hosts that Codex's own proxy keeps to, where a version says so.
+/// The hosts that Codex's proxy allows, in versions that send them.
 const HOSTS: &str = "codex/network-policy-meta";
 
-/// Entries of one permission profile. Codex makes about five of each writable root.
+/// Most entries of one permission profile. Codex makes about five per writable root.
 const ENTRIES_MAX: usize = 2048;
 
-/// What an error repeats of what it is about.
+/// Longest text of the input that an error message repeats.
 const REPEATED_CHARS_MAX: usize = 160;
 
-/// How Codex confines the call: where, and what may be touched.
+/// How Codex confines the call: the directory and the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallSandbox {
-    /// Absent only where Codex confines nothing and names no directory.
+    /// `None` only if Codex confines nothing and names no directory.
     pub workspace: Option<PathBuf>,
     pub policy: PolicyRequest,
 }
 
-/// Why a sandbox that Codex names is not one a session can have.
+/// Why a session cannot enforce Codex's sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadSandbox {
     #[error("Codex's sandbox for this call is not understood: {0}; {UPDATE}")]
@@ -69,14 +70,14 @@ pub(crate) enum BadSandbox {
 
 const UPDATE: &str = "nothing ran; use versions of Codex and windlass that know each other";
 
-/// The sandbox that Codex names for a call with this `_meta`; none where it names none.
+/// The sandbox in a call's `_meta`; `None` if there is none.
 pub(crate) fn sandbox_of(meta: &Map<String, Value>) -> Result<Option<CallSandbox>, BadSandbox> {
     let said = match (meta.get(CAPABILITY), meta.get(SAME_AGAIN)) {
         (None, None) => return Ok(None),
         (Some(one), Some(other)) if one != other => return Err(BadSandbox::Contradiction),
         (Some(said), _) | (None, Some(said)) => said,
     };
-    // Derived, it could be a list as well.
+    // The derived deserializer would accept a list as well.
     if !said.is_object() {
         return Err(BadSandbox::NotUnderstood("it is no object".to_owned()));
     }
@@ -84,7 +85,7 @@ pub(crate) fn sandbox_of(meta: &Map<String, Value>) -> Result<Option<CallSandbox
         .map_err(|error| BadSandbox::NotUnderstood(repeated(&error)))?;
     let mut sandbox = confine(state)?;
     if meta.contains_key(HOSTS) {
-        // Which hosts is not known to be said the same way by any two versions: none, then.
+        // The format of the hosts differs between versions, so allow none.
         sandbox.policy.network = Some(Network::None);
     }
     check_lengths(&sandbox.policy)?;
@@ -94,7 +95,7 @@ pub(crate) fn sandbox_of(meta: &Map<String, Value>) -> Result<Option<CallSandbox
 fn confine(state: SandboxState) -> Result<CallSandbox, BadSandbox> {
     let missing = |field: &str| BadSandbox::NotUnderstood(format!("it has no {field}"));
     let profile = match (state.permission_profile, state.sandbox_policy) {
-        // The policy is what the profile looks like to those who do not know profiles.
+        // The policy repeats the profile for servers that do not know profiles.
         (Some(profile), _) => profile,
         (None, Some(policy)) => policy.into_profile(),
         (None, None) => return Err(missing("permissionProfile")),
@@ -104,7 +105,8 @@ fn confine(state: SandboxState) -> Result<CallSandbox, BadSandbox> {
     let policy = match profile {
         Profile::Disabled {} => simple(Preset::Open, NetworkAccess::Enabled),
         Profile::External { network } => {
-            // Somebody else confines Codex, and how is not said: no reason to do without.
+            // An unknown outer sandbox confines Codex. That is no reason to confine the session
+            // less.
             needed()?;
             simple(Preset::Workspace, network)
         }
@@ -133,7 +135,7 @@ fn check_lengths(policy: &PolicyRequest) -> Result<(), BadSandbox> {
     }
 }
 
-/// What an error says again of what it is about, however long that is.
+/// Input text for an error message, shortened.
 fn repeated(what: &impl ToString) -> String {
     let text = what.to_string();
     match text.char_indices().nth(REPEATED_CHARS_MAX) {

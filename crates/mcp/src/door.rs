@@ -1,81 +1,60 @@
-//! The door itself: what a client is told at the start, and where each of its requests goes.
+//! The MCP door and the state that its calls share. `handler` answers the requests.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use rmcp::model::{
-    CacheScope, CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestMethod,
-    CompleteRequestParams, CompleteResult, ExperimentalCapabilities, GetTaskParams, GetTaskResult,
-    Implementation, JsonObject, ListPromptsRequestMethod, ListPromptsResult,
-    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-    ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
-    ServerConfig, Tool, UpdateTaskParams,
-};
-use rmcp::service::RequestContext;
-use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio::sync::{OnceCell, watch};
 use windlass_client::{Client, ClientError};
 use windlass_protocol::policy::PolicyRequest;
 
-use crate::call::{Call, reads_only};
-use crate::sessions::Known;
-use crate::{codex, resources, schema, tasks, tools};
+use crate::sessions::SessionCache;
 
-/// The revisions of the protocol that are spoken.
-const REVISIONS: [ProtocolVersion; 4] = [
-    ProtocolVersion::V_2025_03_26,
-    ProtocolVersion::V_2025_06_18,
-    ProtocolVersion::V_2025_11_25,
-    ProtocolVersion::V_2026_07_28,
-];
-
-/// A node being reached, and started if need be.
+/// A connection attempt to a node. It may start the node.
 pub type Connecting = Pin<Box<dyn Future<Output = Result<Client, ClientError>> + Send>>;
 
-/// How the node is reached, the first time that a call needs it.
+/// Connects to the node when the first call needs it.
 pub type Connect = Box<dyn Fn() -> Connecting + Send + Sync>;
 
-/// How clients come in.
+/// How clients connect to the door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     Stdio,
     Http,
 }
 
-/// What a door is opened with.
+/// The options of a door.
 pub struct DoorOptions {
     pub connect: Connect,
     pub transport: Transport,
-    /// Where its sessions work; none: each in a directory of its own.
+    /// The workspace of its sessions. `None`: each session gets a new directory.
     pub workspace: Option<PathBuf>,
-    /// What its sessions may touch, unless a call says otherwise; none: the node's default.
+    /// The policy of its sessions, unless a call names another one. `None`: the node's default.
     pub policy: Option<PolicyRequest>,
-    /// The interpreter of its sessions; none: the one that the node finds.
+    /// The interpreter of its sessions. `None`: the one that the node finds.
     pub interpreter: Option<String>,
 }
 
-/// The MCP server. Clones are the same door.
+/// The MCP server. Clones share one state.
 #[derive(Clone)]
 pub struct Door {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<DoorShared>,
 }
 
-/// What all calls share.
-pub(crate) struct Shared {
+/// The state that all calls share.
+pub(crate) struct DoorShared {
     connect: Connect,
     client: OnceCell<Client>,
     pub(crate) transport: Transport,
     pub(crate) workspace: Option<PathBuf>,
     pub(crate) policy: Option<PolicyRequest>,
     pub(crate) interpreter: Option<String>,
-    pub(crate) known: Known,
+    pub(crate) session_cache: SessionCache,
     /// Becomes true when the client has closed its end.
     pub(crate) gone: watch::Receiver<bool>,
-    /// Held, so that a door that nobody closes is never gone.
+    /// Kept so that the channel stays open: without a sender, `gone` would end.
     leave: watch::Sender<bool>,
 }
 
@@ -84,32 +63,32 @@ impl Door {
         let DoorOptions { connect, transport, workspace, policy, interpreter } = options;
         let (leave, gone) = watch::channel(false);
         let client = OnceCell::new();
-        let known = Known::default();
-        let shared = Shared {
+        let session_cache = SessionCache::default();
+        let shared = DoorShared {
             connect,
             client,
             transport,
             workspace,
             policy,
             interpreter,
-            known,
+            session_cache,
             gone,
             leave,
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// The node; reached now, if it was not before.
+    /// The client of the node. Connects if this is the first call that needs it.
     pub(crate) async fn client(&self) -> Result<&Client, ClientError> {
         self.shared.client.get_or_try_init(|| (self.shared.connect)()).await
     }
 
-    /// The node, if a call has reached it before.
+    /// The client of the node, if a call has connected before.
     pub(crate) fn client_if_known(&self) -> Option<&Client> {
         self.shared.client.get()
     }
 
-    /// The client has closed its end: nobody waits for answers any more.
+    /// The client has closed its end and no longer waits for answers.
     pub(crate) fn leave(&self) {
         self.shared.leave.send_replace(true);
     }
@@ -127,127 +106,5 @@ impl fmt::Debug for Door {
             .field("transport", &self.shared.transport)
             .field("workspace", &self.shared.workspace)
             .finish_non_exhaustive()
-    }
-}
-
-impl ServerHandler for Door {
-    fn get_info(&self) -> ServerConfig {
-        let mut experimental = ExperimentalCapabilities::new();
-        experimental.insert(codex::CAPABILITY.to_owned(), JsonObject::new());
-        let capabilities = ServerCapabilities::builder()
-            .enable_experimental_with(experimental)
-            .enable_resources()
-            .enable_tools()
-            .enable_tasks()
-            .build();
-        let about = Implementation::new("windlass", env!("CARGO_PKG_VERSION"))
-            .with_title("Windlass")
-            .with_description("Persistent, confined sessions of code");
-        ServerConfig::new(capabilities)
-            .with_server_info(about)
-            .with_instructions(schema::instructions())
-    }
-
-    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
-        Cow::Borrowed(&REVISIONS)
-    }
-
-    fn get_tool(&self, name: &str) -> Option<Tool> {
-        schema::tools().iter().find(|tool| tool.name == name).cloned()
-    }
-
-    async fn list_tools(
-        &self,
-        _page: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
-        let mut tools = schema::tools().to_vec();
-        if reads_only(&context) {
-            tools.iter_mut().for_each(|tool| tool.output_schema = None);
-        }
-        Ok(ListToolsResult::with_all_items(tools).with_cache_scope(CacheScope::Private))
-    }
-
-    async fn call_tool(
-        &self,
-        request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
-        let call = match Call::new(self, &context) {
-            Ok(call) => call,
-            Err(fault) => return Ok(fault.into_result().into()),
-        };
-        let mut done = tools::call(self, &call, request).await;
-        if reads_only(&context)
-            && let Ok(CallToolResponse::Complete(result)) = &mut done
-        {
-            result.structured_content = None;
-        }
-        done
-    }
-
-    /// There are none, and the capabilities say so.
-    async fn list_prompts(
-        &self,
-        _page: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListPromptsResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
-    }
-
-    async fn complete(
-        &self,
-        _request: CompleteRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<CompleteResult, ErrorData> {
-        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
-    }
-
-    async fn list_resources(
-        &self,
-        _page: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListResourcesResult, ErrorData> {
-        resources::list(self).await
-    }
-
-    async fn list_resource_templates(
-        &self,
-        _page: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(ListResourceTemplatesResult::with_all_items(resources::templates()))
-    }
-
-    async fn read_resource(
-        &self,
-        request: ReadResourceRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ReadResourceResponse, ErrorData> {
-        resources::read(self, &context, &request.uri).await.map(Into::into)
-    }
-
-    async fn get_task(
-        &self,
-        request: GetTaskParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<GetTaskResult, ErrorData> {
-        tasks::look(self, &context, &request.task_id).await
-    }
-
-    async fn update_task(
-        &self,
-        request: UpdateTaskParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        tasks::answer(self, &request.task_id, &request.input_responses).await
-    }
-
-    async fn cancel_task(
-        &self,
-        request: CancelTaskParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        tasks::cancel(self, &request.task_id).await
     }
 }

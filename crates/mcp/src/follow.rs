@@ -1,6 +1,6 @@
-//! A call that looks at a turn: gives the turn to its session, waits as long as the call may, tells
-//! of progress, asks for input, and makes the answer. A call that is cancelled stops its turn; one
-//! whose client is gone leaves it.
+//! A call that runs or follows a turn: submits the turn, waits as long as the call may, reports
+//! progress, asks for input and builds the answer. A cancelled call stops its turn. A call whose
+//! client is gone leaves the turn running.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -10,35 +10,36 @@ use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::api::{SubmitTurn, Turn, TurnQuery, TurnState};
 use windlass_protocol::{SessionId, TurnId};
 
-use crate::call::Call;
+use crate::call::ClientCall;
 use crate::door::Door;
-use crate::input::{self, Answered, Asked};
-use crate::reply::{Fault, TurnReply, output_link};
+use crate::fault::Fault;
+use crate::input::{self, AskOutcome, UserAnswer};
+use crate::reply::{TurnReply, output_link};
 use crate::{images, sessions, tasks};
 
-/// Time between two words of progress.
+/// Time between two progress notifications.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// A client that takes tasks gets a handle for a turn that lasts longer.
+/// A client that supports tasks gets a task handle for a turn that takes longer than this.
 const TASK_AFTER: Duration = Duration::from_secs(2);
 
-/// The longest line of output in a word of progress.
+/// The longest line of output in a progress notification.
 const PROGRESS_CHARS_MAX: usize = 120;
 
-/// How a call looks at its turn.
+/// How long a call waits for its turn, and how much output its reply may hold.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct ReplyLimits {
     pub wait: Duration,
     pub output_bytes: usize,
 }
 
-/// A call and the turn that it looks at.
-pub(crate) struct Follow<'c> {
-    call: &'c Call,
+/// A call and the turn that it follows.
+pub(crate) struct TurnFollower<'c> {
+    call: &'c ClientCall,
     client: &'c Client,
     session: SessionId,
     turn: TurnId,
-    look: Look,
+    limits: ReplyLimits,
     began: Instant,
     until: Instant,
     /// The number of the next question.
@@ -46,35 +47,35 @@ pub(crate) struct Follow<'c> {
     note: Option<String>,
 }
 
-/// Runs code in the session that the call names.
+/// Runs code in the session that the call names or implies.
 pub(crate) async fn run(
     door: &Door,
-    call: &Call,
+    call: &ClientCall,
     session: Option<&str>,
     code: String,
-    look: Look,
+    limits: ReplyLimits,
 ) -> Result<CallToolResponse, Fault> {
     let client = door.client().await?;
-    let mut place = sessions::find_or_make(door, call, session).await?;
+    let mut found = sessions::find_or_make(door, call, session).await?;
     let submit = SubmitTurn {
         id: Some(fresh_turn_id()),
         code,
-        output_bytes_max: Some(look.output_bytes),
+        output_bytes_max: Some(limits.output_bytes),
         ..SubmitTurn::default()
     };
     let mut tried = false;
     loop {
         let turn = submit.id.clone().unwrap_or_else(fresh_turn_id);
-        let mut follow = Follow::new(call, client, place.id.clone(), turn, look);
-        follow.note.clone_from(&place.note);
+        let mut follow = TurnFollower::new(call, client, found.id.clone(), turn, limits);
+        follow.note.clone_from(&found.note);
         match follow.submit(submit.clone()).await {
-            // The session ended since it was last used: a name is then given to a new one.
+            // The session ended since its last use. Its name then gets a new session.
             Err(Fault::Client(error)) if sessions::is_over(&error) && !tried => {
-                if !sessions::forget(door, &place) {
+                if !sessions::forget(door, &found) {
                     return Err(error.into());
                 }
                 tried = true;
-                place = sessions::find_or_make(door, call, session).await?;
+                found = sessions::find_or_make(door, call, session).await?;
             }
             Err(fault) => return Err(fault),
             Ok(turn) => return follow.see_through(turn).await,
@@ -82,17 +83,17 @@ pub(crate) async fn run(
     }
 }
 
-impl<'c> Follow<'c> {
+impl<'c> TurnFollower<'c> {
     pub fn new(
-        call: &'c Call,
+        call: &'c ClientCall,
         client: &'c Client,
         session: SessionId,
         turn: TurnId,
-        look: Look,
+        limits: ReplyLimits,
     ) -> Self {
         let began = Instant::now();
         let (until, question, note) = (began, 1, None);
-        let mut follow = Self { call, client, session, turn, look, began, until, question, note };
+        let mut follow = Self { call, client, session, turn, limits, began, until, question, note };
         follow.wait_anew();
         follow
     }
@@ -102,12 +103,12 @@ impl<'c> Follow<'c> {
         self.unless_ended(self.client.submit_turn(&self.session, &submit)).await
     }
 
-    /// The turn as it is now.
+    /// The current state of the turn.
     pub async fn now(&self) -> Result<Turn, Fault> {
         Ok(self.client.turn(&self.session, &self.turn, self.query(0)).await?)
     }
 
-    /// Gives the turn what a client answered to its question, and goes on.
+    /// Sends the turn the answer to its question, and continues.
     pub async fn answered(
         mut self,
         question: u32,
@@ -115,25 +116,25 @@ impl<'c> Follow<'c> {
     ) -> Result<CallToolResponse, Fault> {
         self.question = question.saturating_add(1);
         match input::answer_of(responses) {
-            Answered::With(text) => {
+            UserAnswer::Text(text) => {
                 input::send(self.client, &self.session, &self.turn, &text).await?;
                 self.wait_and_see_through().await
             }
-            Answered::Refused => self.reply_refused().await,
-            Answered::Not => {
+            UserAnswer::Declined => self.reply_refused().await,
+            UserAnswer::Missing => {
                 let turn = self.now().await?;
                 self.see_through(turn).await
             }
         }
     }
 
-    /// Waits first: the turn was just given what it asked for.
+    /// Waits first, since the turn has just received its input.
     pub async fn wait_and_see_through(self) -> Result<CallToolResponse, Fault> {
         let turn = self.wait().await?;
         self.see_through(turn).await
     }
 
-    /// Waits until the turn ends, asks, or the call has waited long enough; then answers.
+    /// Waits until the turn ends, asks for input, or the call's wait is over; then answers.
     pub async fn see_through(mut self, mut turn: Turn) -> Result<CallToolResponse, Fault> {
         loop {
             match turn.state {
@@ -142,14 +143,14 @@ impl<'c> Follow<'c> {
                 TurnState::AwaitingInput => {
                     let asked = input::ask(self.call, &turn, self.question);
                     match self.unless_ended(async { Ok::<_, Fault>(asked.await) }).await? {
-                        Asked::Elsewhere => return self.reply(turn).await,
-                        Asked::ByAnswer(required) => return Ok(required.into()),
-                        Asked::Answered(Answered::With(text)) => {
+                        AskOutcome::NotAsked => return self.reply(turn).await,
+                        AskOutcome::ByAnswer(required) => return Ok(required.into()),
+                        AskOutcome::Answered(UserAnswer::Text(text)) => {
                             input::send(self.client, &self.session, &self.turn, &text).await?;
-                            // Its user's time is not the call's.
+                            // The time that the user took does not count.
                             self.wait_anew();
                         }
-                        Asked::Answered(_) => return self.reply_refused().await,
+                        AskOutcome::Answered(_) => return self.reply_refused().await,
                     }
                 }
                 TurnState::Waiting | TurnState::Running | TurnState::Interrupting => {
@@ -163,16 +164,16 @@ impl<'c> Follow<'c> {
         }
     }
 
-    /// Whether the session is the client's own: somebody else's turn is looked at, and neither
-    /// answered nor stopped.
+    /// Whether the session belongs to this client. Another client's turn can be read, but not
+    /// answered or stopped.
     fn is_own(&self) -> bool {
         self.call.scope.owns(&self.session)
     }
 
     fn wait_anew(&mut self) {
         let wait = match self.call.takes_tasks {
-            true => self.look.wait.min(TASK_AFTER),
-            false => self.look.wait,
+            true => self.limits.wait.min(TASK_AFTER),
+            false => self.limits.wait,
         };
         self.until = Instant::now() + wait;
     }
@@ -183,7 +184,7 @@ impl<'c> Follow<'c> {
     }
 
     fn query(&self, wait_ms: u64) -> TurnQuery {
-        TurnQuery { wait_ms, output_bytes_max: Some(self.look.output_bytes) }
+        TurnQuery { wait_ms, output_bytes_max: Some(self.limits.output_bytes) }
     }
 
     fn next_wait_ms(&self) -> u64 {
@@ -200,7 +201,7 @@ impl<'c> Follow<'c> {
         }
     }
 
-    /// `asked`, unless the call ends before it is answered.
+    /// Awaits `asked`, unless the call ends first.
     async fn unless_ended<T, E: Into<Fault>>(
         &self,
         asked: impl Future<Output = Result<T, E>>,
@@ -211,7 +212,7 @@ impl<'c> Follow<'c> {
             fault = self.call.ended_early() => fault,
         };
         if matches!(fault, Fault::Cancelled) && self.is_own() {
-            // One that has ended meanwhile needs no stopping.
+            // A turn that has ended meanwhile needs no interrupt.
             let _ = self.client.interrupt_turn(&self.session, &self.turn).await;
         }
         Err(fault)
@@ -235,7 +236,7 @@ impl<'c> Follow<'c> {
     }
 }
 
-/// A turn as a tool's answer. Images come with its end.
+/// Builds a tool's answer from a turn. Images come when the turn has ended.
 pub(crate) async fn reply(
     client: &Client,
     turn: Turn,

@@ -1,26 +1,26 @@
-//! The door over streamable HTTP: the service that a node mounts. It keeps no sessions of the
-//! protocol's, in any revision: a call says all that it needs, and there is nothing to leak.
+//! The door over streamable HTTP: the service that a node mounts. It keeps no MCP sessions in any
+//! revision: each call holds everything that it needs, so no session can leak.
 
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 
 use crate::door::Door;
 
-/// Where it is mounted.
+/// The path of the service.
 pub const PATH: &str = "/mcp";
 
-/// The longest request.
+/// The largest request body.
 const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Pages of this machine; those of other sites are refused, as the node's gate refuses them.
+/// Origins of this machine. Other origins are refused, as the node's gate refuses them.
 const OUR_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
-/// What answers MCP over HTTP.
-pub type Service = StreamableHttpService<Door, NeverSessionManager>;
+/// The HTTP service that answers MCP requests.
+pub type McpService = StreamableHttpService<Door, NeverSessionManager>;
 
-/// The service. Whose requests come in is the node's to say: its gate has checked the token, the
-/// host and the origin.
-pub fn service(door: Door) -> Service {
+/// Builds the service. It does not authenticate: the node's gate has checked the token, the host
+/// and the origin.
+pub fn service(door: Door) -> McpService {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)

@@ -1,4 +1,4 @@
-//! A turn's displays: images that a model can see as images, the rest as links.
+//! A turn's displays: supported images as images, all others as links.
 
 use std::collections::HashMap;
 
@@ -8,17 +8,17 @@ use rmcp::model::{ContentBlock, Resource};
 use windlass_client::Client;
 use windlass_protocol::api::{DisplayRef, Turn};
 
-use crate::reply::Fault;
+use crate::fault::Fault;
 use crate::resources;
 
-/// Images in one reply, and the bytes of one. Others are links.
+/// Most images in one reply, and the largest size of one. Other displays are links.
 const IMAGES_MAX: usize = 8;
 const IMAGE_BYTES_MAX: u64 = 3 * 1024 * 1024;
 
-/// What models take as an image.
-const SEEN: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+/// Image types that models accept.
+const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// The images of an ended turn, and links to what else it displayed.
+/// The images of an ended turn, and links to its other displays.
 pub(crate) async fn of(
     client: &Client,
     turn: &Turn,
@@ -26,7 +26,7 @@ pub(crate) async fn of(
     let (mut images, mut links) = (Vec::new(), Vec::new());
     for display in last_of_each(&turn.displays) {
         let bare = display.mime.split(';').next().unwrap_or_default().trim();
-        let seen = SEEN.contains(&bare) && display.bytes <= IMAGE_BYTES_MAX;
+        let seen = IMAGE_TYPES.contains(&bare) && display.bytes <= IMAGE_BYTES_MAX;
         if seen && images.len() < IMAGES_MAX {
             let shown = client.display(&turn.session, display.seq).await?;
             images.push(ContentBlock::image(STANDARD.encode(&shown.bytes), bare));
@@ -38,7 +38,7 @@ pub(crate) async fn of(
     Ok((images, links))
 }
 
-/// Of the displays that replace each other, the last; in the order in which they first came.
+/// The last display of each id, in the order in which the ids first appeared.
 fn last_of_each(displays: &[DisplayRef]) -> Vec<&DisplayRef> {
     let mut places = HashMap::new();
     let mut last: Vec<&DisplayRef> = Vec::new();

@@ -1,6 +1,6 @@
-//! Code that asks for a line: its question goes to the client's user where the client can ask, and
-//! to the model as a state of the turn where it cannot. A secret goes by neither: forms are not
-//! for secrets, and what a model reads is kept.
+//! Code that waits for a line of input. The question goes to the client's user if the client can
+//! ask, and otherwise to the model as a state of the turn. A request for a secret goes to neither:
+//! forms are not meant for secrets, and what a model reads is stored.
 
 use std::time::Duration;
 
@@ -13,47 +13,47 @@ use windlass_client::Client;
 use windlass_protocol::api::{StdinWait, Turn, TurnInput, TurnQuery};
 use windlass_protocol::{SessionId, TurnId};
 
-use crate::call::{Asks, Call};
-use crate::reply::Fault;
+use crate::call::{ClientCall, ElicitationSupport};
+use crate::fault::Fault;
 
-/// The name of the question, and of the field that holds its answer.
+/// The name of the question and of the form field for its answer.
 const INPUT: &str = "input";
 
-/// How long a user may take.
+/// How long a user may take to answer.
 const USER_WAIT: Duration = Duration::from_secs(10 * 60);
 
-/// What the model is told of a question that its user did not answer.
+/// The note to the model when its user did not answer.
 pub(crate) const REFUSED: &str = "the user was asked and gave no answer";
 
-/// Where a question went.
+/// The outcome of asking the client's user.
 #[derive(Debug)]
-pub(crate) enum Asked {
-    /// Not to the client's user; the model is told.
-    Elsewhere,
-    /// Into the answer to this call; the client comes back with it.
+pub(crate) enum AskOutcome {
+    /// The user was not asked; the model sees the question.
+    NotAsked,
+    /// This call's answer holds the question; the client repeats the call with the user's answer.
     ByAnswer(InputRequiredResult),
-    Answered(Answered),
+    Answered(UserAnswer),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
-    With(String),
-    Refused,
-    /// Not at all: it is asked again.
-    Not,
+pub(crate) enum UserAnswer {
+    Text(String),
+    Declined,
+    /// No usable answer: ask again.
+    Missing,
 }
 
-/// What a client brings back with an answer: which question of which turn it is for. It opens
-/// nothing that the client could not name by itself, so it is guarded against damage only.
+/// The state that a client returns with an answer: which question of which turn the answer is for.
+/// A client could name the turn without it, so it is protected against damage only.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct InputQuestion {
     pub session: SessionId,
     pub turn: TurnId,
-    /// The first one that a call asks is 1.
+    /// The first question of a call has number 1.
     pub number: u32,
 }
 
-impl Question {
+impl InputQuestion {
     fn state(&self) -> String {
         let bare = self.bare();
         format!("{bare}/{:08x}", crc32fast::hash(bare.as_bytes()))
@@ -73,42 +73,42 @@ impl Question {
     }
 }
 
-/// Asks the client's user what the turn asks; `number` says the how many-th question it is.
-pub(crate) async fn ask(call: &Call, turn: &Turn, number: u32) -> Asked {
+/// Asks the client's user for the turn's input. `number` counts the questions of this call.
+pub(crate) async fn ask(call: &ClientCall, turn: &Turn, number: u32) -> AskOutcome {
     let Some(wait) = turn.stdin_wait.as_ref().filter(|wait| !wait.secret) else {
-        return Asked::Elsewhere;
+        return AskOutcome::NotAsked;
     };
-    match call.asks {
-        Asks::Never => Asked::Elsewhere,
-        Asks::ByAnswer => {
+    match call.elicitation {
+        ElicitationSupport::Never => AskOutcome::NotAsked,
+        ElicitationSupport::ByAnswer => {
             let (session, turn) = (turn.session.clone(), turn.id.clone());
-            let state = Question { session, turn, number }.state();
-            Asked::ByAnswer(InputRequiredResult::new(Some(question(wait)), Some(state)))
+            let state = InputQuestion { session, turn, number }.state();
+            AskOutcome::ByAnswer(InputRequiredResult::new(Some(question(wait)), Some(state)))
         }
-        Asks::ByRequest => {
+        ElicitationSupport::ByRequest => {
             let asked = call.peer().create_elicitation_with_timeout(form(wait), Some(USER_WAIT));
-            // A client that cannot ask after all leaves it to the model.
-            asked.await.map_or(Asked::Elsewhere, |answer| Asked::Answered(read(&answer)))
+            // If the client fails to ask, the model gets the question.
+            asked.await.map_or(AskOutcome::NotAsked, |answer| AskOutcome::Answered(read(&answer)))
         }
     }
 }
 
-/// The turn's question in the form that answers and tasks carry.
+/// The turn's question as answers and tasks carry it.
 pub(crate) fn question(wait: &StdinWait) -> InputRequests {
     let request = InputRequest::Elicitation(ElicitRequest::new(form(wait)));
     InputRequests::from([(INPUT.to_owned(), request)])
 }
 
-/// What a client answered to a question that an answer or a task carried.
-pub(crate) fn answer_of(responses: &InputResponses) -> Answered {
+/// The user's answer to a question that an answer or a task carried.
+pub(crate) fn answer_of(responses: &InputResponses) -> UserAnswer {
     let answer = responses.get(INPUT).cloned();
     match answer.and_then(|answer| serde_json::from_value::<ElicitResult>(answer).ok()) {
         Some(answer) => read(&answer),
-        None => Answered::Not,
+        None => UserAnswer::Missing,
     }
 }
 
-/// Gives a turn its line, unless what it waits for by now is a secret.
+/// Sends a line to a turn, unless the turn waits for a secret by now.
 pub(crate) async fn send(
     client: &Client,
     session: &SessionId,
@@ -124,7 +124,7 @@ pub(crate) async fn send(
     Ok(client.send_input(session, turn, &input).await.map(drop)?)
 }
 
-/// `session/turn`, taken apart.
+/// Parses `session/turn`.
 pub(crate) fn turn_of(text: &str) -> Option<(SessionId, TurnId)> {
     let (session, turn) = text.split_once('/')?;
     Some((SessionId::parse(session).ok()?, TurnId::parse(turn).ok()?))
@@ -145,17 +145,17 @@ fn form(wait: &StdinWait) -> ElicitRequestParams {
     ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema: schema }
 }
 
-fn read(answer: &ElicitResult) -> Answered {
+fn read(answer: &ElicitResult) -> UserAnswer {
     if answer.action != ElicitationAction::Accept {
-        return Answered::Refused;
+        return UserAnswer::Declined;
     }
     let fields = answer.content.as_ref().and_then(Value::as_object);
-    // A form that came back with its one field named otherwise has still been filled in.
+    // Some clients rename the form's only field; its value is still the answer.
     let field = fields.and_then(|fields| fields.get(INPUT).or_else(|| fields.values().next()));
     match field {
-        Some(Value::String(text)) => Answered::With(text.clone()),
-        Some(value @ (Value::Bool(_) | Value::Number(_))) => Answered::With(value.to_string()),
-        _ => Answered::Not,
+        Some(Value::String(text)) => UserAnswer::Text(text.clone()),
+        Some(value @ (Value::Bool(_) | Value::Number(_))) => UserAnswer::Text(value.to_string()),
+        _ => UserAnswer::Missing,
     }
 }
 
@@ -169,19 +169,19 @@ mod tests {
 
     #[test]
     fn an_answer_is_what_the_user_accepted() {
-        let with = |text: &str| Answered::With(text.to_owned());
+        let with = |text: &str| UserAnswer::Text(text.to_owned());
         for (answer, meant) in [
             (json!({"action": "accept", "content": {"input": "42"}}), with("42")),
             (json!({"action": "accept", "content": {"other": true}}), with("true")),
-            (json!({"action": "decline"}), Answered::Refused),
-            (json!({"action": "cancel"}), Answered::Refused),
-            (json!({"action": "accept"}), Answered::Not),
-            (json!({"action": "accept", "content": {"input": [1]}}), Answered::Not),
-            (json!("42"), Answered::Not),
+            (json!({"action": "decline"}), UserAnswer::Declined),
+            (json!({"action": "cancel"}), UserAnswer::Declined),
+            (json!({"action": "accept"}), UserAnswer::Missing),
+            (json!({"action": "accept", "content": {"input": [1]}}), UserAnswer::Missing),
+            (json!("42"), UserAnswer::Missing),
         ] {
             assert_eq!(answer_of(&responses(answer.clone())), meant, "{answer}");
         }
-        assert_eq!(answer_of(&InputResponses::new()), Answered::Not);
+        assert_eq!(answer_of(&InputResponses::new()), UserAnswer::Missing);
     }
 
     #[test]
@@ -197,12 +197,12 @@ mod tests {
     #[test]
     fn a_state_names_its_question_and_nothing_else_is_one() {
         let (session, turn) = (SessionId::parse("s-1").unwrap(), TurnId::parse("t2").unwrap());
-        let question = Question { session, turn, number: 3 };
+        let question = InputQuestion { session, turn, number: 3 };
         let state = question.state();
-        assert_eq!(Question::parse(&state), Some(question));
+        assert_eq!(InputQuestion::parse(&state), Some(question));
         let changed = state.replacen("t2", "t3", 1);
         for wrong in ["", "s-1/t2", "s-1/t2/3", &changed, &format!("{state}-TAMPERED")] {
-            assert_eq!(Question::parse(wrong), None, "{wrong}");
+            assert_eq!(InputQuestion::parse(wrong), None, "{wrong}");
         }
     }
 }

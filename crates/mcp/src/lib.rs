@@ -1,20 +1,22 @@
-//! The MCP door: a node's sessions as a few tools for agents, written on the client crate.
+//! The MCP door: a node's sessions as a few tools for agents, built on the client crate.
 //!
-//! Theory of operation. [`Door`] is one `rmcp` handler, the same for standard input and output
-//! ([`serve_stdio`], the bridge that an agent starts) and for streamable HTTP on the node
-//! ([`http`]). It holds no state that a call needs: a session is found by its name, and the name
-//! comes from the client, its directory and its policy, so a new process of the same agent finds
-//! the session of the last one. A long turn is a turn id in the node's journal, whether it is
-//! shown as an MCP task or as a reply that says "running".
+//! How it works. [`Door`] is one `rmcp` handler for two transports: standard input and output
+//! ([`serve_stdio`], the bridge that an agent starts) and streamable HTTP on the node ([`http`]).
+//! It keeps no state that a call needs. A session is found by its name, and the name is made of the
+//! client, its directory and its policy, so a new process of the same agent finds the session of
+//! the previous process. A long turn is a turn id in the node's journal, whether the client sees it
+//! as an MCP task or as a reply with the state "running".
 //!
-//! What the code did wrong is a tool's error, which the model reads. What the client did wrong to
-//! the protocol is a protocol's error, which it does not.
+//! An error in the code is a tool error, which the model reads. An error in the client's use of MCP
+//! is a protocol error, which the model does not read.
 
 mod arguments;
 mod call;
 mod codex;
 mod door;
+mod fault;
 mod follow;
+mod handler;
 pub mod http;
 mod images;
 mod input;

@@ -1,9 +1,9 @@
-//! Names of sessions: which one a client means. A name is made of the client, its directory and
-//! what is to hold there, so that the next process of the same agent in the same place finds the
-//! same session, and nobody else does by chance.
+//! Session names. A name is made of the client, its directory and its policy. So the next process
+//! of the same agent in the same directory finds the same session, and another client does not find
+//! it by chance.
 //!
 //! `claude-code-shop-1f2e3d4c` is a client's default session, `claude-code-shop-1f2e3d4c-plots` its
-//! session `plots`. Ids are used once; `..._2` is the second one of a name.
+//! session `plots`. Ids are used once; `..._2` is the second session of a name.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,37 +11,37 @@ use std::path::Path;
 use windlass_protocol::SessionId;
 use windlass_protocol::policy::PolicyRequest;
 
-use crate::reply::Fault;
+use crate::fault::Fault;
 
-/// The longest parts of a name; with the digits between them they fit into an id.
+/// The longest parts of a name. Together with the digest they fit into an id.
 const CLIENT_CHARS_MAX: usize = 12;
 const PLACE_CHARS_MAX: usize = 16;
 const OWN_CHARS_MAX: usize = 20;
 
-/// Between a name and the number of its use. No name has it.
+/// Separates a name from its use number. No name contains it.
 const AGAIN: char = '_';
 
-/// Whose sessions these are.
+/// The common prefix of a client's session names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Scope(String);
+pub(crate) struct SessionScope(String);
 
-/// Which session a call means.
+/// Which session a call refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Wanted {
-    /// One of the client's own, by its name without a number; where there is none, one of
-    /// somebody's that has the given word for its whole id.
+pub(crate) enum SessionTarget {
+    /// A session of the client, by its name without a number. If there is none, the session of any
+    /// client whose whole id is `or`.
     Own { name: String, or: Option<SessionId> },
-    /// Somebody's, by its full id.
-    Known(SessionId),
+    /// A session of any client, by its full id.
+    ById(SessionId),
 }
 
-impl Scope {
+impl SessionScope {
     pub fn of(client: &str, workspace: Option<&Path>, policy: Option<&PolicyRequest>) -> Self {
         let client = plain(client.trim_end_matches("-mcp-client"), CLIENT_CHARS_MAX, "mcp");
         let path = workspace.map(Path::to_string_lossy).unwrap_or_default();
         let name = workspace.and_then(Path::file_name).map(OsStr::to_string_lossy);
         let place = plain(&name.unwrap_or_default(), PLACE_CHARS_MAX, "shared");
-        // Another policy is another session: none may be lost here.
+        // Another policy means another session, so all of the policy goes into the digest.
         let policy = policy.map_or_else(String::new, |policy| {
             serde_json::to_string(policy).expect("a policy always serialises")
         });
@@ -49,17 +49,17 @@ impl Scope {
         Self(format!("{client}-{place}-{digest:08x}"))
     }
 
-    /// The session that is meant where a call names none, or by the name that it gives. What can
-    /// only be a full id is taken as it is.
-    pub fn session(&self, name: Option<&str>) -> Result<Wanted, Fault> {
-        let own = |name: &str| Wanted::Own { name: name.to_owned(), or: None };
+    /// The session for the given name, or the default session if there is none. Text that can only
+    /// be a full id is used as an id.
+    pub fn session(&self, name: Option<&str>) -> Result<SessionTarget, Fault> {
+        let own = |name: &str| SessionTarget::Own { name: name.to_owned(), or: None };
         let Some(name) = name else { return Ok(own(&self.0)) };
         let below = name.strip_prefix(&self.0).unwrap_or_default();
         if name == self.0 {
             return Ok(own(name));
         }
         if below.starts_with(AGAIN) || (below.starts_with('-') && below.contains(AGAIN)) {
-            return SessionId::parse(name).map(Wanted::Known).map_err(|_| bad_name(name));
+            return SessionId::parse(name).map(SessionTarget::ById).map_err(|_| bad_name(name));
         }
         if below.starts_with('-') {
             return Ok(own(name));
@@ -70,10 +70,10 @@ impl Scope {
         match short {
             true => {
                 let or = SessionId::parse(name).ok();
-                Ok(Wanted::Own { name: format!("{}-{name}", self.0), or })
+                Ok(SessionTarget::Own { name: format!("{}-{name}", self.0), or })
             }
-            // Not a name of ours, but it may be a whole id.
-            false => SessionId::parse(name).map(Wanted::Known).map_err(|_| bad_name(name)),
+            // Not a valid name, but perhaps a full id.
+            false => SessionId::parse(name).map(SessionTarget::ById).map_err(|_| bad_name(name)),
         }
     }
 
@@ -89,7 +89,7 @@ fn bad_name(name: &str) -> Fault {
     ))
 }
 
-/// Which use of `name` an id is; none, if it is of another name.
+/// The use number of `name` in an id; `None` if the id has another name.
 pub(crate) fn use_of(name: &str, id: &SessionId) -> Option<u32> {
     match id.as_str().strip_prefix(name)? {
         "" => Some(1),
@@ -97,13 +97,13 @@ pub(crate) fn use_of(name: &str, id: &SessionId) -> Option<u32> {
     }
 }
 
-/// The id of a name's use.
+/// The session id for use number `number` of a name.
 pub(crate) fn id_of(name: &str, number: u32) -> Result<SessionId, Fault> {
     let text = if number <= 1 { name.to_owned() } else { format!("{name}{AGAIN}{number}") };
     SessionId::parse(text).map_err(|_| bad_name(name))
 }
 
-/// `text` with nothing but small letters, digits and single dashes.
+/// Reduces `text` to lowercase letters, digits and single dashes.
 fn plain(text: &str, chars_max: usize, otherwise: &str) -> String {
     let mut plain = String::new();
     for letter in text.chars().map(|letter| letter.to_ascii_lowercase()) {
@@ -124,39 +124,40 @@ mod tests {
 
     use super::*;
 
-    fn own(scope: &Scope, name: Option<&str>) -> String {
+    fn own(scope: &SessionScope, name: Option<&str>) -> String {
         match scope.session(name) {
-            Ok(Wanted::Own { name, .. }) => name,
+            Ok(SessionTarget::Own { name, .. }) => name,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_scope_is_of_a_client_a_place_and_a_policy() {
-        let at = |client, path: &str| Scope::of(client, Some(Path::new(path)), None);
+        let at = |client, path: &str| SessionScope::of(client, Some(Path::new(path)), None);
         let shop = at("codex-mcp-client", "/srv/My Shop");
         assert!(shop.0.starts_with("codex-my-shop-"), "{}", shop.0);
         assert_eq!(shop, at("codex-mcp-client", "/srv/My Shop"));
         assert_ne!(shop, at("codex-mcp-client", "/opt/My Shop"));
         assert_ne!(shop, at("claude-code", "/srv/My Shop"));
         let policy = PolicyRequest { preset: Some(Preset::ReadOnly), ..PolicyRequest::default() };
-        let strict = Scope::of("codex-mcp-client", Some(Path::new("/srv/My Shop")), Some(&policy));
+        let strict =
+            SessionScope::of("codex-mcp-client", Some(Path::new("/srv/My Shop")), Some(&policy));
         assert_ne!(shop, strict);
-        assert!(Scope::of("Ünïcode!", None, None).0.starts_with("n-code-shared-"));
-        assert!(Scope::of("", None, None).0.starts_with("mcp-shared-"));
+        assert!(SessionScope::of("Ünïcode!", None, None).0.starts_with("n-code-shared-"));
+        assert!(SessionScope::of("", None, None).0.starts_with("mcp-shared-"));
     }
 
     #[test]
     fn every_name_in_a_scope_fits_into_an_id() {
         let long = "x".repeat(300);
-        let scope = Scope::of(&long, Some(Path::new(&format!("/{long}"))), None);
+        let scope = SessionScope::of(&long, Some(Path::new(&format!("/{long}"))), None);
         let name = own(&scope, Some(&"y".repeat(OWN_CHARS_MAX)));
         assert!(id_of(&name, 9999).is_ok(), "{name}");
     }
 
     #[test]
     fn a_name_is_meant_in_the_scope_and_a_whole_id_as_it_is() {
-        let scope = Scope::of("a", Some(Path::new("/b")), None);
+        let scope = SessionScope::of("a", Some(Path::new("/b")), None);
         let default = own(&scope, None);
         assert_eq!(own(&scope, Some("plots")), format!("{default}-plots"));
         assert_eq!(own(&scope, Some(&default)), default);
@@ -164,17 +165,17 @@ mod tests {
         let second = format!("{default}_2");
         assert_eq!(
             scope.session(Some(&second)).unwrap(),
-            Wanted::Known(SessionId::parse(second).unwrap())
+            SessionTarget::ById(SessionId::parse(second).unwrap())
         );
         let other = "another-client-somewhere-12345678";
         assert_eq!(
             scope.session(Some(other)).unwrap(),
-            Wanted::Known(SessionId::parse(other).unwrap())
+            SessionTarget::ById(SessionId::parse(other).unwrap())
         );
-        // A short word may be either.
+        // A short word may be a name or an id.
         let either = scope.session(Some("sabcdefghij")).unwrap();
         let (name, or) = (format!("{default}-sabcdefghij"), SessionId::parse("sabcdefghij").ok());
-        assert_eq!(either, Wanted::Own { name, or });
+        assert_eq!(either, SessionTarget::Own { name, or });
         assert!(scope.session(Some("a/b")).is_err());
         assert!(scope.session(Some("")).is_err());
     }

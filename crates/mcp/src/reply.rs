@@ -1,84 +1,27 @@
-//! What a call answers: readable text, images and links for the model, the same as structured
-//! content for programs, and faults as errors that say what to do.
+//! The answer to a call: readable text, images and links for the model, the same as structured
+//! content for programs, and faults as errors with a remedy.
 
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde::Serialize;
 use serde_json::Value;
-use windlass_client::ClientError;
 use windlass_protocol::api::{StdinWait, Turn, TurnState};
 use windlass_protocol::event::{Receipt, TurnError};
 use windlass_protocol::{Outcome, SessionId, TurnId};
 
-use crate::codex::BadSandbox;
+use crate::fault::ask_in_terminal;
 use crate::resources;
 
-/// Why a call has no answer. The model reads it.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
-    #[error("{0}")]
-    Arguments(String),
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    #[error(transparent)]
-    Sandbox(#[from] BadSandbox),
-    #[error("session {0} is not one of this client's own in this directory")]
-    Foreign(SessionId),
-    #[error("there is no session {0}")]
-    NoSession(String),
-    #[error("session {0} has run nothing yet")]
-    NothingRan(SessionId),
-    #[error("the code waits for a secret, which is not to go through an agent")]
-    Secret(SessionId),
-    /// Nobody reads this.
-    #[error("the call was cancelled")]
-    Cancelled,
-    #[error("the client is gone")]
-    Gone,
-}
-
-impl Fault {
-    fn remedy(&self) -> Option<String> {
-        match self {
-            Self::Client(error) => Some(error.remedy()),
-            Self::Foreign(_) => Some("leave `session` out, or give a short name".to_owned()),
-            Self::NoSession(_) => Some("call sessions to see which there are".to_owned()),
-            Self::NothingRan(_) => Some("call run first".to_owned()),
-            Self::Secret(session) => Some(ask_in_terminal(session)),
-            Self::Arguments(_) | Self::Sandbox(_) | Self::Cancelled | Self::Gone => None,
-        }
-    }
-
-    fn code(&self) -> &str {
-        match self {
-            Self::Arguments(_) => "bad_request",
-            Self::Client(error) => error.code(),
-            Self::Sandbox(_) => "bad_sandbox",
-            Self::Foreign(_) => "unauthorized",
-            Self::NoSession(_) => "session_not_found",
-            Self::NothingRan(_) => "turn_not_found",
-            Self::Secret(_) => "secret",
-            Self::Cancelled | Self::Gone => "cancelled",
-        }
-    }
-
-    pub fn into_result(self) -> CallToolResult {
-        let remedy = self.remedy().map(|remedy| format!("\n{remedy}")).unwrap_or_default();
-        let text = format!("{}: {self}{remedy}", self.code());
-        CallToolResult::error(vec![ContentBlock::text(text)])
-    }
-}
-
-/// A turn, with what is said of it besides.
+/// A turn with its images, links and note.
 #[derive(Debug)]
 pub(crate) struct TurnReply {
     pub turn: Turn,
     pub images: Vec<ContentBlock>,
     pub links: Vec<Resource>,
-    /// Something about the session that its author should know.
+    /// A note about the session for the model.
     pub note: Option<String>,
 }
 
-/// The structured half of it; its shape is in `schema`.
+/// The structured content of a reply. `schema` describes its shape.
 #[derive(Debug, Serialize)]
 struct Structured<'t> {
     session: &'t SessionId,
@@ -151,7 +94,7 @@ impl TurnReply {
         serde_json::to_value(structured).unwrap_or_default()
     }
 
-    /// Whatever the output itself does not say.
+    /// Facts about the turn that are not in its output.
     fn remarks(&self) -> Vec<String> {
         let turn = &self.turn;
         let mut remarks = Vec::new();
@@ -169,7 +112,7 @@ impl TurnReply {
         match (turn.state, turn.outcome) {
             (TurnState::Ended, Some(Outcome::Error)) => {
                 let error = turn.error.as_ref()?;
-                // The interpreter's own traceback is in the output already.
+                // The interpreter's traceback is already in the output.
                 let said = error.code.is_none() && turn.output.text.contains(&error.name);
                 (!said).then(|| format!("[{}]", describe(error)))
             }
@@ -177,8 +120,8 @@ impl TurnReply {
             (TurnState::Ended, Some(outcome)) => {
                 let error = turn.error.as_ref().map(describe).unwrap_or_default();
                 Some(match outcome {
-                    Outcome::Interrupted => "[interrupted; variables are as they were]".to_owned(),
-                    Outcome::TimedOut => format!("[its deadline passed] {error}"),
+                    Outcome::Interrupted => "[interrupted; variables are kept]".to_owned(),
+                    Outcome::TimedOut => format!("[the turn's deadline passed] {error}"),
                     _ => format!("[lost] {error}"),
                 })
             }
@@ -194,7 +137,8 @@ impl TurnReply {
     }
 }
 
-/// Where output was left out, the node says how to read it over HTTP; a model has a tool for it.
+/// Where output was left out, the node's marker tells how to read it over HTTP. A model uses a tool
+/// instead.
 fn say_how_to_read(text: &mut String, session: &SessionId) {
     let by_http = format!("read them with GET /v1/sessions/{session}/output?from=");
     let Some(start) = text.find(&by_http) else { return };
@@ -222,13 +166,6 @@ fn asking(session: &SessionId, wait: &StdinWait) -> String {
     }
 }
 
-fn ask_in_terminal(session: &SessionId) -> String {
-    format!(
-        "Do not ask for it or pass it on. Let the user type it in a terminal: \
-         windlass attach {session} - then call continue"
-    )
-}
-
 fn describe(error: &TurnError) -> String {
     match error.code {
         Some(code) => format!("{code}: {}", error.message),
@@ -244,7 +181,7 @@ fn receipt(receipt: &Receipt) -> String {
     format!("[kept: {}; lost: {}]", list(&receipt.kept), list(&receipt.lost))
 }
 
-/// The link to all that a turn printed, where the reply does not show it.
+/// A link to the whole output of a turn, if the reply does not show all of it.
 pub(crate) fn output_link(turn: &Turn) -> Option<Resource> {
     (turn.output.omitted_bytes > 0).then(|| {
         Resource::new(resources::turn_output(&turn.session, &turn.id), "output")
@@ -259,6 +196,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fault::Fault;
 
     fn reply(turn: Value) -> CallToolResult {
         let mut whole = json!({

@@ -1,4 +1,4 @@
-//! What sessions printed and displayed, as resources: for what a reply only links to.
+//! Output and displays of sessions as MCP resources. Replies link to them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,24 +13,24 @@ use windlass_client::{ClientError, StartNode, WhichSessions};
 use windlass_protocol::api::OutputQuery;
 use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId};
 
-use crate::call::Call;
+use crate::call::ClientCall;
 use crate::door::Door;
 use crate::sessions::{Intent, check_scope};
 
 const BASE: &str = "windlass://sessions/";
 
-/// Where the rest of a long output is, in what was read of it.
+/// The metadata key for the URI of the rest of a long output.
 const NEXT: &str = "windlass/next";
 
-/// The most that is read at once.
+/// Most bytes of one read.
 const READ_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Resources in a list.
+/// Most resources in a list.
 const LIST_MAX: usize = 100;
 
-/// A resource's address, taken apart.
+/// A parsed resource URI.
 #[derive(Debug, PartialEq, Eq)]
-enum Address {
+enum ResourceAddress {
     Output { session: SessionId, turn: Option<TurnId>, from: u64 },
     Display { session: SessionId, seq: Seq },
 }
@@ -47,7 +47,7 @@ fn session_output(session: &SessionId) -> String {
     format!("{BASE}{session}/output")
 }
 
-impl Address {
+impl ResourceAddress {
     fn session(&self) -> &SessionId {
         let (Self::Output { session, .. } | Self::Display { session, .. }) = self;
         session
@@ -83,8 +83,8 @@ pub(crate) fn templates() -> Vec<ResourceTemplate> {
     ]
 }
 
-/// The output of the sessions that are alive. A node is neither started nor looked for to say that
-/// there are none: clients ask for this list before they do anything else.
+/// Lists the output of live sessions. Clients ask for this list before anything else, so it neither
+/// starts nor looks for a node.
 pub(crate) async fn list(door: &Door) -> Result<ListResourcesResult, ErrorData> {
     let Some(client) = door.client_if_known() else {
         return Ok(ListResourcesResult::with_all_items(Vec::new()));
@@ -108,13 +108,13 @@ pub(crate) async fn read(
     context: &RequestContext<RoleServer>,
     uri: &str,
 ) -> Result<ReadResourceResult, ErrorData> {
-    let address = Address::parse(uri).ok_or_else(|| unknown(uri))?;
-    let may_read = Call::new(door, context)
+    let address = ResourceAddress::parse(uri).ok_or_else(|| unknown(uri))?;
+    let may_read = ClientCall::new(door, context)
         .and_then(|call| check_scope(&call, address.session(), Intent::Read));
     may_read.map_err(|fault| ErrorData::invalid_params(fault.to_string(), None))?;
     let client = door.client().await.map_err(|error| failed(uri, &error))?;
     let contents = match address {
-        Address::Output { session, turn, from } => {
+        ResourceAddress::Output { session, turn, from } => {
             let to = Some(from.saturating_add(READ_BYTES_MAX));
             let turn = turn.map(String::from);
             let query = OutputQuery { turn, from: Some(from), to, tail: None };
@@ -132,7 +132,7 @@ pub(crate) async fn read(
                 }),
             }
         }
-        Address::Display { session, seq } => {
+        ResourceAddress::Display { session, seq } => {
             let shown = client.display(&session, seq).await;
             let shown = shown.map_err(|error| failed(uri, &error))?;
             ResourceContents::BlobResourceContents {
@@ -166,12 +166,15 @@ mod tests {
     fn an_address_is_read_as_it_was_made() {
         let (session, turn) = (SessionId::parse("s").unwrap(), TurnId::parse("t1").unwrap());
         let output =
-            Address::Output { session: session.clone(), turn: Some(turn.clone()), from: 0 };
-        assert_eq!(Address::parse(&turn_output(&session, &turn)), Some(output));
-        let later = Address::Output { session: session.clone(), turn: None, from: 7 };
-        assert_eq!(Address::parse(&format!("{}?from=7", session_output(&session))), Some(later));
-        let shown = Address::Display { session: session.clone(), seq: Seq(3) };
-        assert_eq!(Address::parse(&display(&session, Seq(3))), Some(shown));
+            ResourceAddress::Output { session: session.clone(), turn: Some(turn.clone()), from: 0 };
+        assert_eq!(ResourceAddress::parse(&turn_output(&session, &turn)), Some(output));
+        let later = ResourceAddress::Output { session: session.clone(), turn: None, from: 7 };
+        assert_eq!(
+            ResourceAddress::parse(&format!("{}?from=7", session_output(&session))),
+            Some(later)
+        );
+        let shown = ResourceAddress::Display { session: session.clone(), seq: Seq(3) };
+        assert_eq!(ResourceAddress::parse(&display(&session, Seq(3))), Some(shown));
     }
 
     #[test]
@@ -186,7 +189,7 @@ mod tests {
             "windlass://sessions/a/turns//output",
             "windlass://sessions/a/displays/x",
         ] {
-            assert_eq!(Address::parse(uri), None, "{uri}");
+            assert_eq!(ResourceAddress::parse(uri), None, "{uri}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a model is told of the tools: names, a few words, and the shapes of what goes in and what
-//! comes out. Every word here is in the context of every agent, all the time: they are few.
+//! What a model reads about the tools: names, short descriptions, and the schemas of arguments and
+//! results. This text is in the context of every agent all the time, so it is short.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +14,7 @@ pub(crate) const RESET: &str = "reset";
 pub(crate) const SESSIONS: &str = "sessions";
 pub(crate) const READ_OUTPUT: &str = "read_output";
 
-/// What a client may put before the model, once.
+/// Instructions that a client may show the model once.
 pub(crate) fn instructions() -> String {
     format!(
         "Run {} here instead of starting interpreters: sessions persist between calls, are confined to \
@@ -24,7 +24,7 @@ pub(crate) fn instructions() -> String {
     )
 }
 
-/// The tools, in the order in which they are of use.
+/// The tools, most useful first.
 pub(crate) fn tools() -> &'static [Tool] {
     static TOOLS: OnceLock<Vec<Tool>> = OnceLock::new();
     TOOLS.get_or_init(|| {
@@ -69,8 +69,8 @@ fn language() -> Value {
     json!({"type": "string", "enum": names, "default": kinds::DEFAULT.name})
 }
 
-/// Claude Code shows a model the names of tools only, until it looks for one; this one is why the
-/// server is there.
+/// Claude Code shows a model only the names of tools until it searches for one. This flag makes it
+/// show `run` always.
 fn always_loaded() -> MetaObject {
     MetaObject(JsonObject::from_iter([("anthropic/alwaysLoad".to_owned(), Value::Bool(true))]))
 }
@@ -206,7 +206,7 @@ fn read_output() -> Tool {
     )
 }
 
-/// What `run`, `continue` and `interrupt` answer.
+/// The result of `run`, `continue` and `interrupt`.
 fn turn_reply() -> Value {
     json!({
         "type": "object",
@@ -274,8 +274,8 @@ mod tests {
     use super::*;
     use crate::arguments;
 
-    /// Characters of all that a model is told of the tools, results' shapes excepted: about a
-    /// quarter as many tokens.
+    /// Limit for the characters that a model reads about the tools, without the result schemas.
+    /// That is about a quarter as many tokens.
     const CHARS_MAX: usize = 4000;
 
     #[test]
@@ -307,11 +307,11 @@ mod tests {
             let required = tool.input_schema.contains_key("required");
             assert_eq!(arguments::read::<T>(None).is_err(), required, "{name}");
         }
-        takes::<arguments::Run>(RUN);
-        takes::<arguments::Continue>(CONTINUE);
-        takes::<arguments::Interrupt>(INTERRUPT);
-        takes::<arguments::Reset>(RESET);
-        takes::<arguments::Sessions>(SESSIONS);
-        takes::<arguments::ReadOutput>(READ_OUTPUT);
+        takes::<arguments::RunArguments>(RUN);
+        takes::<arguments::ContinueArguments>(CONTINUE);
+        takes::<arguments::InterruptArguments>(INTERRUPT);
+        takes::<arguments::ResetArguments>(RESET);
+        takes::<arguments::SessionsArguments>(SESSIONS);
+        takes::<arguments::ReadOutputArguments>(READ_OUTPUT);
     }
 }

@@ -1,23 +1,23 @@
-//! MCP servers as tools: the servers that a file names run once for the whole node, and the code of
-//! every session that may call them does so as `tools.<server>.<tool>`.
+//! MCP servers as tools. The servers in a configuration file run once for the whole node. The code
+//! of every session that may call them uses `tools.<server>.<tool>`.
 //!
-//! Theory of operation. Each server has one task that starts it, lists its tools, and starts it again
-//! when it ends ([`server`]); a server that is a process runs below a holder of ours ([`process`]), so
-//! that it ends with the node however the node ends. Towards the node they are ordinary tool hosts
-//! ([`host`]) over its socket: the node knows nothing of MCP, routes calls by name, and checks
-//! policies. What the servers say and how they are is on a page that the node mounts.
+//! How it works. Each server has one task that starts it, lists its tools, and restarts it when it
+//! ends ([`server`]). A server that is a process runs below a holder process of ours ([`process`]),
+//! so that it ends with the node, however the node ends. For the node they are ordinary tool hosts
+//! ([`host`]) on its socket: the node knows nothing of MCP, routes calls by name, and checks
+//! policies. The node mounts a page with the state of the servers.
 
 mod config;
 mod connection;
 mod host;
 mod http;
 mod names;
-mod pause;
 mod process;
+mod restart_pause;
 mod result;
 mod server;
+mod stderr;
 mod tools;
-mod words;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -35,44 +35,44 @@ use windlass_protocol::api::{ServerList, ServerSessions, ServersQuery};
 use crate::door::Connect;
 pub use config::ConfigFile;
 pub use process::HOLD;
-use server::Server;
+use server::McpServer;
 
-/// Where the page about them is.
+/// The path of the page with their state.
 pub const PATH: &str = "/v1/mcp/servers";
 
-/// How long a look at them may wait for a change.
+/// Longest wait for a change in one request.
 const LOOK_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How long servers may take to end when the node stops. What takes longer ends without the node.
+/// How long servers may take to end when the node stops. After that the node exits without them.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
-/// How servers are run.
+/// The options for running servers.
 pub struct ServersOptions {
     pub config: ConfigFile,
-    /// Our own program: `PROGRAM hold-server COMMAND ARGS...` holds a server.
+    /// The windlass program: `PROGRAM hold-server COMMAND ARGS...` holds a server.
     pub program: PathBuf,
-    /// How the node is reached.
+    /// Connects to the node.
     pub connect: Connect,
 }
 
-/// The MCP servers of a node. Clones are the same.
+/// The MCP servers of a node. Clones share one state.
 #[derive(Clone)]
 pub struct Servers {
-    shared: Arc<Shared>,
+    shared: Arc<ServersShared>,
 }
 
-struct Shared {
+struct ServersShared {
     config: ConfigFile,
     connect: Connect,
     /// The servers, or why there are none.
-    servers: Result<Vec<Arc<Server>>, String>,
+    servers: Result<Vec<Arc<McpServer>>, String>,
     changed: watch::Sender<u64>,
     stop: watch::Sender<bool>,
     lives: Mutex<JoinSet<()>>,
 }
 
 impl Servers {
-    /// Reads the file; starts nothing.
+    /// Reads the configuration file; starts nothing.
     pub fn new(options: ServersOptions) -> Self {
         let ServersOptions { config, program, connect } = options;
         let changed = watch::Sender::new(0);
@@ -80,13 +80,13 @@ impl Servers {
         if let Err(error) = &entries {
             tracing::error!(error, "there are no mcp servers");
         }
-        let made = |entry| Arc::new(Server::new(entry, program.clone(), changed.clone()));
+        let made = |entry| Arc::new(McpServer::new(entry, program.clone(), changed.clone()));
         let servers = entries.map(|entries| entries.into_iter().map(made).collect());
         let (stop, lives) = (watch::Sender::new(false), Mutex::default());
-        Self { shared: Arc::new(Shared { config, connect, servers, changed, stop, lives }) }
+        Self { shared: Arc::new(ServersShared { config, connect, servers, changed, stop, lives }) }
     }
 
-    /// What the node mounts.
+    /// The routes that the node mounts.
     pub fn router(&self) -> Router {
         let servers = self.clone();
         let page = move |Query(query): Query<ServersQuery>| async move {
@@ -95,8 +95,8 @@ impl Servers {
         Router::new().route(PATH, get(page))
     }
 
-    /// Starts the servers, and offers their tools to the node, which serves already. Returns at
-    /// once; call it on the node's runtime.
+    /// Starts the servers and offers their tools to the node, which must already serve. Returns at
+    /// once. Call it on the node's runtime.
     pub fn start(&self) {
         let Ok(servers) = &self.shared.servers else { return };
         let mut lives = self.shared.lives.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,7 @@ impl Servers {
             let mut stop = self.shared.stop.subscribe();
             lives.spawn(async move {
                 let stopped = async move {
-                    // Nobody is left who could stop it: it is to stop.
+                    // If the sender is gone, stop as well.
                     let _ = stop.wait_for(|stop| *stop).await;
                 };
                 server.live(stopped).await;
@@ -120,7 +120,7 @@ impl Servers {
         }
     }
 
-    /// Ends the servers, and returns when they have ended or have had their time.
+    /// Stops the servers. Returns when they have ended or the time limit is over.
     pub async fn stop(&self) {
         self.shared.stop.send_replace(true);
         let mut lives = {
@@ -130,17 +130,17 @@ impl Servers {
         let all = async { while lives.join_next().await.is_some() {} };
         if timeout(STOP_WAIT, all).await.is_err() {
             tracing::warn!("some mcp servers take longer to end than the node");
-            // Their holders see to it.
+            // Their holder processes end them.
             lives.detach_all();
         }
     }
 
-    /// The servers, once they have changed or the wait is over.
+    /// The state of the servers, after a change or when the wait is over.
     async fn look_after(&self, query: ServersQuery) -> ServerList {
         if let Some(after) = query.after {
             let wait = Duration::from_millis(query.wait_ms).min(LOOK_WAIT_MAX);
             let mut changed = self.shared.changed.subscribe();
-            // Either way they are as they are.
+            // After a timeout the current state is returned as well.
             let _ = timeout(wait, changed.wait_for(|change| *change != after)).await;
         }
         self.look()
@@ -157,7 +157,7 @@ impl Servers {
     }
 }
 
-async fn offer(shared: Arc<Shared>, sessions: ServerSessions, servers: Vec<Arc<Server>>) {
+async fn offer(shared: Arc<ServersShared>, sessions: ServerSessions, servers: Vec<Arc<McpServer>>) {
     match (shared.connect)().await {
         Ok(client) => host::offer(client, sessions, servers, shared.changed.subscribe()).await,
         Err(error) => tracing::error!(%error, "the mcp servers' tools cannot be offered"),

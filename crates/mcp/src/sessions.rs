@@ -1,5 +1,5 @@
-//! Which session a call works in: found by its name, or made. An id is used once, so a name's next
-//! session has the next number.
+//! Finds the session of a call by its name, or creates it. A session id is used only once, so the
+//! next session of a name has the next number.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,51 +8,51 @@ use windlass_client::{Client, ClientError, WhichSessions};
 use windlass_protocol::api::{CreateSession, Session, SessionState};
 use windlass_protocol::{ErrorCode, SessionId};
 
-use crate::call::Call;
+use crate::call::ClientCall;
 use crate::door::Door;
-use crate::names::{Wanted, id_of, use_of};
-use crate::reply::Fault;
+use crate::fault::Fault;
+use crate::names::{SessionTarget, id_of, use_of};
 
-/// Names whose session is remembered. More are looked up again.
-const KNOWN_MAX: usize = 1024;
+/// Number of cached names. The cache is cleared when it is full.
+const CACHED_MAX: usize = 1024;
 
-/// How long a client's session stays without it and without a turn: until it comes back the next day. The
-/// next call after that gets a new session, and is told so.
+/// How long a session lives without a turn: long enough for a client that returns the next day.
+/// Later the next call gets a new session and a note about it.
 const IDLE_S: u64 = 24 * 3600;
 
-/// How often a session is made while others make and end it at the same time.
+/// Attempts to create a session while other processes create and end sessions of the same name.
 const TRIES_MAX: usize = 8;
 
-/// Sessions that were there when they were last used, by name.
+/// Sessions by name, as they were at their last use.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct SessionCache {
     ids: Mutex<HashMap<String, SessionId>>,
 }
 
-/// What a call wants of a session.
+/// What a call does with a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
     Read,
     Work,
 }
 
-/// A session to work in.
+/// The session that a call works in.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct CallSession {
     pub id: SessionId,
-    /// What its user should know: that it is new, and why.
+    /// A note for the model: the session is new, and why.
     pub note: Option<String>,
     name: Option<String>,
 }
 
-impl Known {
+impl SessionCache {
     fn get(&self, name: &str) -> Option<SessionId> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
     fn put(&self, name: &str, id: &SessionId) {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        if ids.len() >= KNOWN_MAX {
+        if ids.len() >= CACHED_MAX {
             ids.clear();
         }
         ids.insert(name.to_owned(), id.clone());
@@ -63,48 +63,49 @@ impl Known {
     }
 }
 
-/// The session that a call names, or its client's own; made if there is none.
+/// The session that a call names, or the client's default session. Creates it if it does not exist.
 pub(crate) async fn find_or_make(
     door: &Door,
-    call: &Call,
+    call: &ClientCall,
     name: Option<&str>,
-) -> Result<Place, Fault> {
+) -> Result<CallSession, Fault> {
     match call.scope.session(name)? {
-        Wanted::Known(id) => {
+        SessionTarget::ById(id) => {
             check_scope(call, &id, Intent::Work)?;
-            Ok(Place { id, note: None, name: None })
+            Ok(CallSession { id, note: None, name: None })
         }
-        Wanted::Own { name, or } => {
-            if let Some(id) = door.shared.known.get(&name) {
-                return Ok(Place { id, note: None, name: Some(name) });
+        SessionTarget::Own { name, or } => {
+            if let Some(id) = door.shared.session_cache.get(&name) {
+                return Ok(CallSession { id, note: None, name: Some(name) });
             }
             let client = door.client().await?;
             let (id, note) = match live(client, &name, or.as_ref()).await? {
-                // By its whole id: not one to work in, and no name for a new one either.
+                // The name is the id of another client's session. It is not usable here, and must
+                // not become the name of a new session either.
                 Some(id) if Some(&id) == or.as_ref() => return Err(Fault::Foreign(id)),
                 Some(id) => (id, None),
                 None => make(door, client, call, &name).await?,
             };
-            door.shared.known.put(&name, &id);
-            Ok(Place { id, note, name: Some(name) })
+            door.shared.session_cache.put(&name, &id);
+            Ok(CallSession { id, note, name: Some(name) })
         }
     }
 }
 
-/// The session that a call names, or its client's own, which has to be there.
+/// The session that a call names, or the client's default session. It must exist.
 pub(crate) async fn find(
     door: &Door,
-    call: &Call,
+    call: &ClientCall,
     name: Option<&str>,
     intent: Intent,
 ) -> Result<SessionId, Fault> {
     match call.scope.session(name)? {
-        Wanted::Known(id) => {
+        SessionTarget::ById(id) => {
             check_scope(call, &id, intent)?;
             Ok(id)
         }
-        Wanted::Own { name, or } => {
-            if let Some(id) = door.shared.known.get(&name) {
+        SessionTarget::Own { name, or } => {
+            if let Some(id) = door.shared.session_cache.get(&name) {
                 return Ok(id);
             }
             let or = or.filter(|id| check_scope(call, id, intent).is_ok());
@@ -114,22 +115,23 @@ pub(crate) async fn find(
     }
 }
 
-/// The session that was meant is gone: the next call looks for another one. Whether that is worth
-/// trying again with.
-pub(crate) fn forget(door: &Door, place: &Place) -> bool {
-    if let Some(name) = &place.name {
-        door.shared.known.forget(name);
+/// The session has ended: removes it from the cache. Returns whether the caller can look for
+/// another session of the same name.
+pub(crate) fn forget(door: &Door, session: &CallSession) -> bool {
+    if let Some(name) = &session.name {
+        door.shared.session_cache.forget(name);
     }
-    place.name.is_some()
+    session.name.is_some()
 }
 
 pub(crate) fn is_over(error: &ClientError) -> bool {
     matches!(error.api_code(), Some(ErrorCode::SessionEnded | ErrorCode::SessionNotFound))
 }
 
-/// Code runs in the client's own sessions, which have the policy that its user chose for it; another
-/// one may be looser. Others' output may be read, unless the client has a policy of its own.
-pub(crate) fn check_scope(call: &Call, id: &SessionId, intent: Intent) -> Result<(), Fault> {
+/// Checks that a client may use a session. Code runs only in the client's own sessions, which have
+/// the policy that the user chose for it; another session may have a looser one. A client without
+/// its own policy may also read the output of other sessions.
+pub(crate) fn check_scope(call: &ClientCall, id: &SessionId, intent: Intent) -> Result<(), Fault> {
     let reads = intent == Intent::Read && call.policy.is_none();
     match reads || call.scope.owns(id) {
         true => Ok(()),
@@ -137,7 +139,7 @@ pub(crate) fn check_scope(call: &Call, id: &SessionId, intent: Intent) -> Result
     }
 }
 
-/// The name's live session, or else the live one that has the id `or`.
+/// The newest live session of a name, or else the live session with the id `or`.
 async fn live(
     client: &Client,
     name: &str,
@@ -155,11 +157,11 @@ async fn live(
 async fn make(
     door: &Door,
     client: &Client,
-    call: &Call,
+    call: &ClientCall,
     name: &str,
 ) -> Result<(SessionId, Option<String>), Fault> {
     let before = last_use(client, name).await?;
-    // Somebody has made it since it was looked for.
+    // Another process has created the session meanwhile.
     if let Some((_, session)) = before.as_ref().filter(|(_, it)| it.state != SessionState::Ended) {
         return Ok((session.id.clone(), None));
     }
@@ -176,7 +178,7 @@ async fn make(
         };
         match client.create_session(&create).await {
             Ok(created) => return Ok((id, Some(news(&created.session, before.as_ref())))),
-            // Somebody else was faster, with this use of the name or with one that is over already.
+            // Another process created this id first. Its session is live, or it has ended already.
             Err(error) if error.api_code() == Some(ErrorCode::SessionExists) => {
                 if let Some(id) = live(client, name, None).await? {
                     return Ok((id, None));
@@ -203,7 +205,9 @@ fn news(session: &Session, before: Option<&(u32, Session)>) -> String {
         let reason =
             before.ended.as_ref().and_then(|ended| serde_json::to_value(ended.reason).ok());
         let reason = reason.as_ref().and_then(|reason| reason.as_str()).unwrap_or("ended");
-        news.push_str(&format!("; the one before is over ({reason}), with its variables"));
+        news.push_str(&format!(
+            "; the previous session ended ({reason}) and its variables are gone"
+        ));
     }
     news
 }

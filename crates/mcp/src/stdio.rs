@@ -1,5 +1,5 @@
-//! The bridge: the door on standard input and output. It ends when its client closes its end, at
-//! once, and leaves turns as they are.
+//! The bridge: the door on standard input and output. It ends as soon as its client closes its end.
+//! Running turns continue.
 
 use std::io;
 use std::pin::Pin;
@@ -12,22 +12,22 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::door::Door;
 
-/// Why a bridge cannot go on.
+/// Why a bridge ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
-    #[error("the client did not begin as MCP does: {0}")]
+    #[error("the client did not open an MCP session: {0}")]
     Begin(String),
     #[error("the bridge broke: {0}")]
     Broken(String),
 }
 
-/// Serves the client on standard input and output until it is gone.
+/// Serves the client on standard input and output until the client closes it.
 pub async fn serve_stdio(door: Door) -> Result<(), BridgeError> {
     let (input, output) = stdio_pipes();
-    let input = Leaving { input, door: door.clone() };
+    let input = DoorInput { input, door: door.clone() };
     let running = match door.serve((input, output)).await {
         Ok(running) => running,
-        // A client that goes before it has said anything had its reasons.
+        // A client may leave before it sends anything; that is no error.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(BridgeError::Begin(error.to_string())),
     };
@@ -35,13 +35,13 @@ pub async fn serve_stdio(door: Door) -> Result<(), BridgeError> {
     ended.map(drop)
 }
 
-/// Input that tells the door when it is over, before anybody else learns of it.
-struct Leaving<R> {
+/// Standard input that tells the door first when the client has closed it.
+struct DoorInput<R> {
     input: R,
     door: Door,
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Leaving<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for DoorInput<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,6 +1,5 @@
-//! Long turns as MCP tasks. A task is a turn by another name: its id holds the session, the turn
-//! and when it was made, so it means the same to every client, bridge and node, and there is
-//! nothing to keep.
+//! Long turns as MCP tasks. A task id holds the session, the turn and the creation time. So the id
+//! means the same to every client, bridge and node, and the door stores nothing.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use rmcp::model::{
@@ -14,24 +13,24 @@ use windlass_protocol::api::{Turn, TurnQuery, TurnState};
 use windlass_protocol::{ErrorCode, Outcome, SessionId, TurnId};
 
 use crate::arguments::output_bytes;
-use crate::call::{Asks, Call};
+use crate::call::{ClientCall, ElicitationSupport};
 use crate::door::Door;
+use crate::fault::Fault;
 use crate::follow::reply;
-use crate::input::{self, Answered};
-use crate::reply::Fault;
+use crate::input::{self, UserAnswer};
 
-/// How often a client should look.
+/// How often a client should poll.
 const POLL_EVERY_MS: u64 = 1000;
 
-/// A task's id, taken apart.
+/// A parsed task id.
 #[derive(Debug, PartialEq, Eq)]
-struct Handle {
+struct TaskHandle {
     session: SessionId,
     turn: TurnId,
     made_ms: i64,
 }
 
-impl Handle {
+impl TaskHandle {
     fn text(&self) -> String {
         format!("{}/{}/{:x}", self.session, self.turn, self.made_ms)
     }
@@ -54,10 +53,10 @@ fn moment(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// The handle of a turn that the journal has.
+/// Makes a task for a turn that is in the journal.
 pub(crate) fn handle_of(turn: &Turn) -> CreateTaskResult {
     let made_ms = Utc::now().timestamp_millis();
-    let handle = Handle { session: turn.session.clone(), turn: turn.id.clone(), made_ms };
+    let handle = TaskHandle { session: turn.session.clone(), turn: turn.id.clone(), made_ms };
     CreateTaskResult::new(handle.task(TaskStatus::Working))
 }
 
@@ -67,8 +66,8 @@ pub(crate) async fn look(
     context: &RequestContext<RoleServer>,
     id: &str,
 ) -> Result<GetTaskResult, ErrorData> {
-    let handle = Handle::parse(id).ok_or_else(|| unknown(id))?;
-    let call = Call::new(door, context).map_err(|fault| refused(&fault))?;
+    let handle = TaskHandle::parse(id).ok_or_else(|| unknown(id))?;
+    let call = ClientCall::new(door, context).map_err(|fault| refused(&fault))?;
     let client = door.client().await.map_err(|error| failed(id, error))?;
     let query = TurnQuery { wait_ms: 0, output_bytes_max: Some(output_bytes(None)) };
     let turn = client.turn(&handle.session, &handle.turn, query).await;
@@ -80,11 +79,13 @@ pub(crate) async fn look(
             let reply = reply(client, turn, None).await.map_err(|fault| refused(&fault))?;
             match serde_json::to_value(reply.into_result()) {
                 Ok(Value::Object(result)) => TaskPayload::Completed { result },
-                _ => return Err(ErrorData::internal_error("a result that is no object", None)),
+                _ => {
+                    return Err(ErrorData::internal_error("the result is not a JSON object", None));
+                }
             }
         }
         (TurnState::AwaitingInput, _) => match &turn.stdin_wait {
-            Some(wait) if !wait.secret && call.asks != Asks::Never => {
+            Some(wait) if !wait.secret && call.elicitation != ElicitationSupport::Never => {
                 TaskPayload::InputRequired { input_requests: input::question(wait) }
             }
             _ => {
@@ -100,21 +101,21 @@ pub(crate) async fn look(
     Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
 }
 
-/// `tasks/update`: the answer to what the turn asked.
+/// `tasks/update`: the answer to the turn's question.
 pub(crate) async fn answer(
     door: &Door,
     id: &str,
     responses: &InputResponses,
 ) -> Result<(), ErrorData> {
-    let Handle { session, turn, .. } = Handle::parse(id).ok_or_else(|| unknown(id))?;
+    let TaskHandle { session, turn, .. } = TaskHandle::parse(id).ok_or_else(|| unknown(id))?;
     let client = door.client().await.map_err(|error| failed(id, error))?;
     match input::answer_of(responses) {
-        Answered::With(text) => input::send(client, &session, &turn, &text).await,
-        // Nobody will answer: what waits for it is stopped.
-        Answered::Refused => {
+        UserAnswer::Text(text) => input::send(client, &session, &turn, &text).await,
+        // The user declined, so no answer will come: stop the waiting turn.
+        UserAnswer::Declined => {
             client.interrupt_turn(&session, &turn).await.map(drop).map_err(Fault::from)
         }
-        Answered::Not => Ok(()),
+        UserAnswer::Missing => Ok(()),
     }
     .map_err(|fault| match fault {
         Fault::Client(error) => failed(id, error),
@@ -124,10 +125,10 @@ pub(crate) async fn answer(
 
 /// `tasks/cancel`.
 pub(crate) async fn cancel(door: &Door, id: &str) -> Result<(), ErrorData> {
-    let Handle { session, turn, .. } = Handle::parse(id).ok_or_else(|| unknown(id))?;
+    let TaskHandle { session, turn, .. } = TaskHandle::parse(id).ok_or_else(|| unknown(id))?;
     let client = door.client().await.map_err(|error| failed(id, error))?;
     match client.interrupt_turn(&session, &turn).await {
-        // It has ended by itself.
+        // The turn has already ended.
         Err(error) if error.api_code() == Some(ErrorCode::TurnNotRunning) => Ok(()),
         done => done.map(drop).map_err(|error| failed(id, error)),
     }
@@ -154,20 +155,20 @@ mod tests {
 
     #[test]
     fn a_task_is_its_turn() {
-        let handle = Handle {
+        let handle = TaskHandle {
             session: SessionId::parse("codex-a-1").unwrap(),
             turn: TurnId::parse("t9").unwrap(),
             made_ms: 1_794_732_454_979,
         };
-        assert_eq!(Handle::parse(&handle.text()), Some(handle));
+        assert_eq!(TaskHandle::parse(&handle.text()), Some(handle));
         for wrong in ["", "a", "a/b", "a/b/xyz", "a//1", "a/b/1/2/3"] {
-            assert_eq!(Handle::parse(wrong), None, "{wrong}");
+            assert_eq!(TaskHandle::parse(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn a_task_says_when_it_was_made() {
-        let task = Handle::parse("s/t/19d2c9c3e03").unwrap().task(TaskStatus::Working);
+        let task = TaskHandle::parse("s/t/19d2c9c3e03").unwrap().task(TaskStatus::Working);
         assert!(task.created_at.ends_with('Z') && task.created_at.starts_with("20"), "{task:?}");
         assert!(task.last_updated_at >= task.created_at);
     }

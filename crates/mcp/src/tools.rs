@@ -1,5 +1,5 @@
-//! The tools: each a few questions to the node, and an answer. A fault becomes an error of the tool,
-//! so that the model can read it; only a tool that does not exist is the protocol's.
+//! The tools. Each sends a few requests to the node and builds an answer. A fault becomes a tool
+//! error, so that the model can read it. Only an unknown tool is a protocol error.
 
 use std::time::Duration;
 
@@ -13,35 +13,35 @@ use windlass_protocol::api::{CloseQuery, OutputQuery, SearchQuery, Session, Turn
 use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo, kinds};
 
 use crate::arguments::{self, output_bytes, wait_ms};
-use crate::call::Call;
+use crate::call::ClientCall;
 use crate::door::Door;
-use crate::follow::{self, Follow, Look};
-use crate::input::{self, Question};
-use crate::reply::Fault;
+use crate::fault::Fault;
+use crate::follow::{self, ReplyLimits, TurnFollower};
+use crate::input::{self, InputQuestion};
 use crate::schema;
 use crate::sessions::{self, Intent};
 
 /// How long `interrupt` waits for the turn to end.
 const STOP_WAIT_MS: u64 = 5_000;
 
-/// Sessions in one list.
+/// Most sessions in one list.
 const LIST_MAX: usize = 100;
 
-/// Lines that `read_output` finds at once.
+/// Most lines that one search of `read_output` returns.
 const MATCHES_MAX: usize = 200;
 
-/// Carries a call out.
+/// Carries out a tool call.
 pub(crate) async fn call(
     door: &Door,
-    call: &Call,
+    call: &ClientCall,
     request: CallToolRequestParams,
 ) -> Result<CallToolResponse, ErrorData> {
     let CallToolRequestParams { name, arguments, input_responses, request_state, .. } = request;
     let done = match &*name {
-        // The same call again, with the answer to what its code asked: the code runs already.
+        // The client repeats the call with the answer to a question. The code runs already.
         schema::RUN | schema::CONTINUE if request_state.is_some() => {
-            let question = request_state.as_deref().and_then(Question::parse);
-            let question = question.ok_or_else(|| not_ours("it is damaged"))?;
+            let question = request_state.as_deref().and_then(InputQuestion::parse);
+            let question = question.ok_or_else(|| bad_state("it is damaged"))?;
             let wait = arguments.as_ref().and_then(|all| all.get("wait_seconds")?.as_f64());
             go_on(door, call, question, &input_responses.unwrap_or_default(), wait).await
         }
@@ -60,23 +60,25 @@ pub(crate) async fn call(
 
 async fn run(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::Run, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::RunArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
     if let Some(language) = arguments.language.as_deref().filter(|name| kinds::find(name).is_none())
     {
         let there = kinds::names();
-        return Err(Fault::Arguments(format!("language {language:?} is not there; {there} is")));
+        return Err(Fault::Arguments(format!(
+            "language {language:?} is not available; available: {there}"
+        )));
     }
-    let look = look(arguments.wait_seconds, arguments.max_tokens);
-    follow::run(door, call, arguments.session.as_deref(), arguments.code, look).await
+    let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens);
+    follow::run(door, call, arguments.session.as_deref(), arguments.code, limits).await
 }
 
 async fn continue_turn(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::Continue, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::ContinueArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
     let client = door.client().await?;
@@ -86,8 +88,8 @@ async fn continue_turn(
         Some(turn) => turn_id(turn)?,
         None => newest_turn(door, &session).await?,
     };
-    let look = look(arguments.wait_seconds, arguments.max_tokens);
-    let follow = Follow::new(call, client, session.clone(), turn.clone(), look);
+    let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens);
+    let follow = TurnFollower::new(call, client, session.clone(), turn.clone(), limits);
     let Some(line) = &arguments.input else {
         let now = follow.now().await?;
         return follow.see_through(now).await;
@@ -96,29 +98,29 @@ async fn continue_turn(
     follow.wait_and_see_through().await
 }
 
-/// A call that comes back with what its user answered.
+/// A call that the client repeats with its user's answer.
 async fn go_on(
     door: &Door,
-    call: &Call,
-    question: Question,
+    call: &ClientCall,
+    question: InputQuestion,
     responses: &InputResponses,
     wait_seconds: Option<f64>,
 ) -> Result<CallToolResponse, Fault> {
-    let Question { session, turn, number } = question;
+    let InputQuestion { session, turn, number } = question;
     sessions::check_scope(call, &session, Intent::Work)?;
     let client = door.client().await?;
-    let follow = Follow::new(call, client, session, turn, look(wait_seconds, None));
+    let follow = TurnFollower::new(call, client, session, turn, reply_limits(wait_seconds, None));
     follow.answered(number, responses).await
 }
 
-fn not_ours(why: &str) -> ErrorData {
-    ErrorData::invalid_params(format!("requestState is not one of ours: {why}"), None)
+fn bad_state(why: &str) -> ErrorData {
+    ErrorData::invalid_params(format!("requestState is invalid: {why}"), None)
 }
 
 async fn interrupt(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::Interrupt, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::InterruptArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let client = door.client().await?;
     let session = sessions::find(door, call, arguments?.session.as_deref(), Intent::Work).await?;
@@ -126,22 +128,22 @@ async fn interrupt(
         Ok(turn) => turn.id,
         Err(error) if error.api_code() == Some(ErrorCode::TurnNotRunning) => {
             let said = json!({"session": session, "state": "idle", "output": ""});
-            return Ok(answer(format!("session {session} runs nothing"), said));
+            return Ok(answer(format!("session {session} runs no code"), said));
         }
         Err(error) => return Err(error.into()),
     };
     let query = TurnQuery { wait_ms: STOP_WAIT_MS, output_bytes_max: Some(output_bytes(None)) };
     let turn = client.turn(&session, &turn, query).await?;
     let mut result = follow::reply(client, turn, None).await?.into_result();
-    // Here that is what was asked for.
+    // An interrupted turn is the expected result here.
     result.is_error = Some(false);
     Ok(result.into())
 }
 
 async fn reset(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::Reset, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::ResetArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
     let client = door.client().await?;
@@ -158,10 +160,10 @@ async fn reset(
 
 async fn list(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::Sessions, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::SessionsArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
-    let arguments::Sessions {} = arguments?;
+    let arguments::SessionsArguments {} = arguments?;
     let mut sessions = door.client().await?.sessions(WhichSessions::Live).await?.sessions;
     sessions.retain(|one| sessions::check_scope(call, &one.id, Intent::Read).is_ok());
     let shown = &sessions[..sessions.len().min(LIST_MAX)];
@@ -202,8 +204,8 @@ fn state(session: &Session) -> String {
 
 async fn read_output(
     door: &Door,
-    call: &Call,
-    arguments: Result<arguments::ReadOutput, Fault>,
+    call: &ClientCall,
+    arguments: Result<arguments::ReadOutputArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
     let client = door.client().await?;
@@ -242,7 +244,7 @@ async fn read_output(
     let part = client.output(&session, &query).await?;
     let output = String::from_utf8_lossy(&part.bytes).into_owned();
     let more = part.next < part.total;
-    let mut text = if output.is_empty() { "(nothing there)".to_owned() } else { output.clone() };
+    let mut text = if output.is_empty() { "(no output there)".to_owned() } else { output.clone() };
     if more {
         text.push_str(&format!("\n[bytes {} to {} of {}]", part.from, part.next, part.total));
     }
@@ -253,7 +255,7 @@ async fn read_output(
     Ok(answer(text, said))
 }
 
-/// The turn that a session runs, or the last that it ran.
+/// The running turn of a session, or its last one.
 async fn newest_turn(door: &Door, session: &SessionId) -> Result<TurnId, Fault> {
     let about = door.client().await?.session(session).await?;
     match about.turn {
@@ -267,9 +269,9 @@ fn turn_id(text: &str) -> Result<TurnId, Fault> {
     TurnId::parse(text).map_err(|error| Fault::Arguments(error.to_string()))
 }
 
-fn look(wait_seconds: Option<f64>, max_tokens: Option<usize>) -> Look {
+fn reply_limits(wait_seconds: Option<f64>, max_tokens: Option<usize>) -> ReplyLimits {
     let wait = Duration::from_millis(wait_ms(wait_seconds));
-    Look { wait, output_bytes: output_bytes(max_tokens) }
+    ReplyLimits { wait, output_bytes: output_bytes(max_tokens) }
 }
 
 fn answer(text: String, structured: Value) -> CallToolResponse {

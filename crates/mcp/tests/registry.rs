@@ -1,8 +1,8 @@
-//! The registry's description of the server says what the server says of itself.
+//! `server.json`, the registry's description, agrees with this crate.
 
 use serde_json::Value;
 
-/// The longest description that the registry takes.
+/// The longest description that the registry accepts.
 const DESCRIPTION_CHARS_MAX: usize = 100;
 
 #[test]

@@ -13,12 +13,12 @@ use futures_util::future::select_all;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
-use windlass_protocol::SessionId;
-use windlass_protocol::policy::Limits;
-use windlass_sandbox::cgroup::{
+use windlass_procs::cgroup::{
     CgroupSupport, Cgroups, dirs_by_name, name_of, prefix_of, remove_by_name, sweep,
 };
-use windlass_sandbox::twin;
+use windlass_procs::twin;
+use windlass_protocol::SessionId;
+use windlass_protocol::policy::Limits;
 
 /// Directories that are remembered to be removed later; the next node finds the others.
 const BUSY_MAX: usize = 10_000;

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use windlass_procs::Wanted;
 use windlass_protocol::SessionId;
 use windlass_protocol::environments::{EnvironmentEntry, EnvironmentsFile};
-use windlass_sandbox::Wanted;
 
 /// The default idle timeout and deadline: a user who comes back the next morning finds the session, and a forgotten
 /// session ends.

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use windlass_client::patience::Patience;
-use windlass_journal::{IndexLocation, Journal};
+use windlass_client::timers::TimerPool;
+use windlass_journal::{EventLog, IndexLocation, Journal};
+use windlass_procs::cgroup::CgroupSupport;
 use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::storage::{IndexStorage, StateStorage};
 use windlass_protocol::{Epoch, SessionId};
-use windlass_sandbox::cgroup::CgroupSupport;
 
 use crate::bounds::Bounds;
 use crate::cgroups::SessionCgroups;
@@ -60,14 +60,16 @@ pub(crate) struct NodeIdentity {
 }
 
 /// What clients share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Serving {
+    /// Where the HTTP door reads sessions.
+    pub log: Arc<dyn EventLog>,
     /// What all sessions and clients together may hold.
     pub bounds: Bounds,
     /// What followers of sessions were sent last.
     pub pieces: RecentPieces,
     /// For replies that wait.
-    pub patience: Patience,
+    pub patience: TimerPool,
 }
 
 /// What the node has of the machine for its sessions.
@@ -114,12 +116,18 @@ impl Context {
         let config = Arc::new(config);
         let host = HostSide::new(&config, epoch, workers, trust);
         let started_at_ms = crate::clock::now_ms();
+        let serving = Serving {
+            log: Arc::new(journal.clone()),
+            bounds: Bounds::default(),
+            pieces: RecentPieces::default(),
+            patience: TimerPool::default(),
+        };
         Self {
             config,
             journal,
             identity: NodeIdentity { epoch, started_at_ms, tcp },
             metrics: Metrics::new(),
-            serving: Serving::default(),
+            serving,
             host,
             tools: Hub::default(),
             within: OpenWithin::default(),

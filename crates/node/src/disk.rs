@@ -2,7 +2,7 @@
 //! ([`needed`]), and its removal by retention, by a client's wish and when a family ends ([`removal`]).
 //!
 //! Sessions can write in most of these directories. So nothing here goes by a path: all is done by
-//! descriptors beneath the state directory (`windlass_sandbox::beneath`), and which session something
+//! descriptors beneath the state directory (`windlass_beneath`), and which session something
 //! belongs to is known from names and links that only the node can write. All of it takes long and runs
 //! where waiting hurts nobody.
 
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use windlass_beneath::{LinkedFiles, TreeMeter};
 use windlass_journal::{EndedSession, Journal, RetentionOptions};
 use windlass_protocol::SessionId;
 use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
-use windlass_sandbox::beneath::{LinkedFiles, TreeMeter};
 
 use self::needed::Picture;
 pub(crate) use self::needed::is_kept_after;

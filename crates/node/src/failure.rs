@@ -117,6 +117,7 @@ impl Failure {
             | ErrorCode::AlreadyRunning => 410,
             ErrorCode::FileConflict => 412,
             ErrorCode::MessageTooLarge | ErrorCode::WorkspaceTooLarge => 413,
+            ErrorCode::NotHere => 421,
             ErrorCode::VersionMismatch => 426,
             ErrorCode::Overloaded => 429,
             ErrorCode::Internal => 500,
@@ -160,6 +161,7 @@ pub fn remedy(code: ErrorCode) -> &'static str {
             "send less at once, or put the data into the workspace as a file"
         }
         ErrorCode::Overloaded => "wait until there is less to do, then send it again",
+        ErrorCode::NotHere => "send the request to the node that the message names",
         ErrorCode::SessionNotFound => "list the sessions with `windlass ps --all`, or create one",
         ErrorCode::SessionExists => "choose another id, or use the session that has it",
         ErrorCode::SessionEnded => "create a new session; its output can still be read",

@@ -36,5 +36,4 @@ pub use config::{Config, EnvironmentsConfig, Listen, Reach, StartBy};
 pub use instance::ClaimError;
 pub use run::{RunError, run};
 /// For commands that look at a machine without a node.
-pub use windlass_sandbox as sandbox;
-pub use windlass_sandbox::Wanted;
+pub use windlass_procs::Wanted;

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use windlass_procs::Wanted;
 use windlass_protocol::nursery::{COMMAND, FromNursery, ToNursery};
-use windlass_sandbox::Wanted;
 
 use crate::keepers::Starting;
 

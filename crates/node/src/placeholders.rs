@@ -24,9 +24,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use windlass_beneath as beneath;
+use windlass_confine::{Names, Placeholder};
 use windlass_protocol::SessionId;
-use windlass_sandbox::beneath;
-use windlass_sandbox::{Names, Placeholder};
 
 use self::stock::Stock;
 

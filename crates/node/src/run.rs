@@ -12,9 +12,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use windlass_client::TokenError;
 use windlass_journal::{Journal, JournalOptions, OpenError};
+use windlass_procs::pace::{Pace, Whom, set_pace};
 use windlass_protocol::SessionId;
 use windlass_protocol::api::StopSessions;
-use windlass_sandbox::pace::{Pace, Whom, set_pace};
 
 use crate::config::{Config, Reach};
 use crate::context::Context;
@@ -59,13 +59,13 @@ pub enum RunError {
 /// Runs a node until it is told to stop. `doors` are served beside the node's own, and `ready` is
 /// called once clients can connect.
 pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Result<(), RunError> {
-    windlass_sandbox::memory::share_heaps();
+    windlass_procs::memory::share_heaps();
     let failed = |act| move |cause| RunError::Io { act, cause };
     let (mut claim, listener) = Claim::take(&config)?;
     let passing = claim.listen(config.egress_socket())?;
     let descriptors = raise_descriptor_limit();
     set_pace(Whom::This, Pace::Prompt);
-    windlass_client::keep_short(&keepers::log_path(&config));
+    windlass_client::rotate_log(&keepers::log_path(&config));
     let socket = UnixListener::from_std(listener).map_err(failed("listen"))?;
     let passing = UnixListener::from_std(passing).map_err(failed("listen"))?;
     let mut listeners = vec![Listener::Socket(socket)];

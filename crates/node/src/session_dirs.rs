@@ -2,15 +2,15 @@
 //! where no session can write, moving it in, and removing what nobody works in.
 //!
 //! A session can write in its family's directory and may put anything there. So everything here is done
-//! by descriptors beneath the state directory (`windlass_sandbox::beneath`), and which room is the
+//! by descriptors beneath the state directory (`windlass_beneath`), and which room is the
 //! current one is known from the keeper, never read from the disk.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use windlass_beneath::Directory;
 use windlass_protocol::{SessionId, family};
-use windlass_sandbox::beneath::Directory;
 
 use crate::config::Config;
 

@@ -18,6 +18,8 @@ pub enum ErrorCode {
     Overloaded,
     SessionNotFound,
     SessionExists,
+    /// The session lives in another node.
+    NotHere,
     /// The session has ended and takes no turns.
     SessionEnded,
     /// A turn runs or waits, or a worker starts. The request needs an idle session.
@@ -95,6 +97,7 @@ impl ErrorCode {
             Self::MessageTooLarge => "message_too_large",
             Self::Overloaded => "overloaded",
             Self::SessionNotFound => "session_not_found",
+            Self::NotHere => "not_here",
             Self::SessionExists => "session_exists",
             Self::SessionEnded => "session_ended",
             Self::SessionBusy => "session_busy",

@@ -158,8 +158,8 @@ counter!(
     LinkSeq
 );
 counter!(
-    /// The fencing token of a node: each start of a node takes the next one, and a keeper obeys only the
-    /// newest.
+    /// The fencing token of a session's owner: a keeper obeys no node with a lower epoch. A node that takes
+    /// over a session raises it.
     Epoch
 );
 

@@ -7,9 +7,11 @@ use utoipa::ToSchema;
 
 use crate::confinement::{Control, Isolation};
 
+mod home;
 mod hosts;
 mod names;
 mod tools;
+pub use home::expand_home;
 pub use hosts::{BadHostRule, HostRule, HostRules, normal_host};
 pub use names::{HOME_DIRECTORIES, TRUSTED_ANYWHERE, TRUSTED_AT_HOME};
 pub use tools::{BadToolRule, ToolRule};

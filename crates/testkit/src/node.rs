@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use windlass_client::protocol::api::{CreateSession, Session, StopSessions};
 use windlass_client::protocol::environments::{EnvironmentList, EnvironmentsQuery};
 use windlass_client::protocol::policy::PolicyRequest;
-use windlass_client::{Client, Dirs, Launched, StartNode, launch_node};
-use windlass_sandbox::cgroup::{self, CgroupSupport};
+use windlass_client::{Client, Dirs, LaunchedNode, StartNode, launch_node};
+use windlass_procs::cgroup::{self, CgroupSupport};
 
 use crate::gate::gates_dir;
 use crate::processes;
@@ -37,7 +37,7 @@ pub struct TestNode {
     program: PathBuf,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    running: Option<Launched>,
+    running: Option<LaunchedNode>,
     dirs: Dirs,
     // Last: removed after everything that uses it has ended.
     base: TempDir,

@@ -9,7 +9,7 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio::task::JoinHandle;
 use windlass_client::protocol::SessionId;
 use windlass_client::protocol::host::{CancelReason, Declaration, ToolError, ToolOffer, Within};
-use windlass_client::tools::{HostMessage, Scope, ToolHost as Attached};
+use windlass_client::tools::{HostMessage, ToolHost as Attached, ToolScope};
 use windlass_client::{Client, ClientError};
 
 /// What a tool answers.
@@ -62,12 +62,12 @@ impl ToolHost {
     where
         F: Future<Output = Offered> + Send + 'static,
     {
-        Self::offer_to(client, &Scope::Session(session.clone()), names, answer).await
+        Self::offer_to(client, &ToolScope::Session(session.clone()), names, answer).await
     }
 
     pub async fn offer_to<F>(
         client: &Client,
-        scope: &Scope,
+        scope: &ToolScope,
         names: &[&str],
         answer: impl Fn(Call) -> F + Send + 'static,
     ) -> Result<Self, ClientError>

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Context;
-use windlass_client::{Client, ClientError, Dirs, Remote, StartNode, Token};
+use windlass_client::{Client, ClientError, Dirs, RemoteNode, StartNode, Token};
 use windlass_protocol::api::CloseQuery;
 use windlass_protocol::{ErrorCode, SessionId};
 
@@ -70,7 +70,7 @@ async fn connect(start: StartNode) -> Result<Client, ClientError> {
         None => Token::read(&dirs.token())?,
     };
     let url = url.to_str().ok_or(ClientError::BadUrl)?;
-    Client::connect_remote(Remote::new(url, &token)?, dirs).await
+    Client::connect_remote(RemoteNode::new(url, &token)?, dirs).await
 }
 
 /// Ends a session that this command made. A node that is gone or stopping is not started again

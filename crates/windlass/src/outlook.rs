@@ -3,9 +3,9 @@
 
 use anyhow::Context;
 use windlass_client::{ClientError, Dirs};
-use windlass_node::sandbox::plan::depth;
-use windlass_node::sandbox::survey::{Place, homes};
-use windlass_node::sandbox::{Machine, Plan, PlanError, Site, plan, survey};
+use windlass_confine::plan::depth;
+use windlass_confine::survey::{Place, homes};
+use windlass_confine::{Machine, Plan, PlanError, Site, plan, survey};
 use windlass_protocol::policy::Policy;
 
 /// A policy, in a place, on a machine.

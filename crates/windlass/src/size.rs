@@ -1,4 +1,7 @@
 //! Sizes as people type them and read them: `512M`, `4GiB`. All units are powers of 1024.
+//!
+//! Not the crate `bytesize`: it reads `512M` as 512,000,000 bytes. Docker and systemd, whose limits people know, read
+//! powers of 1024.
 
 const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
 

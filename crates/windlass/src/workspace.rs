@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use windlass_node::sandbox::survey::homes::{homes, is_a_place_to_work, programs};
+use windlass_confine::survey::homes::{homes, is_a_place_to_work, programs};
 use windlass_protocol::confinement::Control;
 use windlass_protocol::policy::PolicyRequest;
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use windlass_client::protocol::{ErrorCode, SessionId};
-use windlass_client::{Client, ClientError, Remote, Token};
+use windlass_client::{Client, ClientError, RemoteNode, Token};
 use windlass_testkit::raw_http::{RawHttp, request};
 use windlass_testkit::{PATIENCE, TestNode, processes, python, run_ok, within};
 
@@ -338,7 +338,7 @@ async fn contract_58_tcp_is_refused_without_the_token() {
     let answer = ask_tcp(&address, &address, "GET", "/v1/health", &bearer(&token)).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let url = format!("http://{address}");
-    let right = Remote::new(&url, &Token::parse(&token).unwrap()).unwrap();
+    let right = RemoteNode::new(&url, &Token::parse(&token).unwrap()).unwrap();
     let remote = Client::connect_remote(right, node.dirs().clone()).await.unwrap();
     let session = node.session(&remote).await.unwrap().id;
     assert_eq!(run_ok(&remote, &session, "print(6 * 7)").await, "42\n");
@@ -346,7 +346,7 @@ async fn contract_58_tcp_is_refused_without_the_token() {
     let new = Token::rotate(&node.dirs().token()).unwrap();
     let refused = remote.node_status().await.unwrap_err();
     assert_eq!(refused.api_code(), Some(ErrorCode::Unauthorized), "{refused:?}");
-    let right = Remote::new(&url, &new).unwrap();
+    let right = RemoteNode::new(&url, &new).unwrap();
     let remote = Client::connect_remote(right, node.dirs().clone()).await.unwrap();
     assert_eq!(run_ok(&remote, &session, "print(6 * 7)").await, "42\n");
 }
@@ -424,7 +424,7 @@ async fn contract_58_the_token_is_in_no_log_process_list_or_error() {
     for pid in processes::all().iter().map(|process| process.pid) {
         assert!(!processes::mentions(pid, most.as_bytes()), "{:?}", processes::arguments(pid));
     }
-    let error = Remote::new(&userinfo, &Token::parse(&token).unwrap()).unwrap_err();
+    let error = RemoteNode::new(&userinfo, &Token::parse(&token).unwrap()).unwrap_err();
     assert!(matches!(error, ClientError::BadUrl) && !format!("{error:?}").contains(most));
 }
 

@@ -15,7 +15,7 @@ use windlass_client::protocol::api::{
 };
 use windlass_client::protocol::event::EndReason;
 use windlass_client::protocol::{ErrorCode, Outcome, Owner, Seq, SessionId};
-use windlass_client::tools::Scope;
+use windlass_client::tools::ToolScope;
 use windlass_client::{Client, WhichSessions};
 use windlass_testkit::{
     Gate, PATIENCE, TestNode, ToolHost, processes, python, run, run_ok, turn, turn_ended,
@@ -323,14 +323,14 @@ async fn contract_73_a_follower_and_a_tool_host_are_clients_until_they_go() {
     let (followed, served) = (idle_after(&client, 1).await, idle_after(&client, 1).await);
     let mut attach = windlass(&node, &["attach", followed.id.as_str()]);
     let mut attach = attach.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let scope = Scope::Session(served.id.clone());
+    let scope = ToolScope::Session(served.id.clone());
     let host = ToolHost::offer_to(&client, &scope, &["t"], |_| async { Ok(json!(1)) });
     let host = host.await.unwrap();
     let owner = Owner::parse("me").unwrap();
     let of_owner = CreateSession { owner: Some(owner.clone()), ..TestNode::create() };
     let of_owner = CreateSession { idle_s: Some(1), ..of_owner };
     let owned = client.create_session(&of_owner).await.unwrap().session;
-    let scope = Scope::Owner(owner);
+    let scope = ToolScope::Owner(owner);
     let owners = ToolHost::offer_to(&client, &scope, &["t"], |_| async { Ok(json!(1)) });
     let owners = owners.await.unwrap();
     others_are_over(&client, 3).await;

@@ -177,7 +177,7 @@ async fn contract_47_an_idle_node_exits_and_the_next_call_of_a_bridge_starts_it_
 
     let reply = agent.run("6 * 7").await;
     assert_eq!((output_of(&reply), is_error(&reply)), ("42\n", false), "{reply}");
-    assert!(text_of(&reply).contains("the one before is over"), "{reply}");
+    assert!(text_of(&reply).contains("the previous session ended"), "{reply}");
     let nodes = nodes_of(&node);
     assert!(nodes.len() == 1 && !nodes.contains(&pid), "{nodes:?}");
 }

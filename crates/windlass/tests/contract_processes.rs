@@ -18,7 +18,7 @@ use windlass_client::protocol::api::{CloseQuery, SessionState};
 use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::link::Hold;
 use windlass_client::protocol::{ErrorCode, Outcome};
-use windlass_client::{Client, ClientError, StartError, launch_node};
+use windlass_client::{Client, ClientError, NodeStartError, launch_node};
 use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, Mark};
 use windlass_testkit::{PATIENCE, TestNode, named_turn, processes, python, run, run_ok, within};
 
@@ -312,7 +312,7 @@ async fn contract_46_a_socket_goes_only_when_nobody_listens() {
 async fn check_refused(place: &TestNode, why: &str) {
     let none: [OsString; 0] = [];
     let refused = within(PATIENCE, launch_node(place.program(), place.dirs(), &none, &[])).await;
-    let Err(StartError::Refused(error)) = refused else {
+    let Err(NodeStartError::Refused(error)) = refused else {
         panic!("it did not say why: {refused:?}")
     };
     assert_eq!(error.code, ErrorCode::AlreadyRunning);

@@ -291,7 +291,7 @@ async fn contract_66_modules_of_a_project_that_is_installed_in_place_are_not_pre
     let list = within(PATIENCE, node.await_environments()).await.unwrap();
     let zygote = &list.environments[0].zygote;
     assert_eq!(zygote.state, ZygoteState::Ready, "{list:?}");
-    assert!(zygote.missing[0].contains("lies where sessions can write"), "{list:?}");
+    assert!(zygote.missing[0].contains("sessions can write to"), "{list:?}");
     assert!(!base.join("hidden/trace").exists());
 }
 

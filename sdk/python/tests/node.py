@@ -1,5 +1,5 @@
-"""A node of a test's own: real program, real directories (with short paths: sockets live there), and a
-certain end for what it started. The program is named by WINDLASS_BIN."""
+"""A separate node for each test: the real program in its own directories (with short paths for the
+sockets). Everything it started is ended. WINDLASS_BIN names the program."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def program() -> str:
 
 
 def python() -> str:
-    """The interpreter of the tests' sessions: a real one, never a shim found on PATH."""
+    """The interpreter of the tests' sessions: a real one, not a shim on PATH."""
     return os.environ.get("WINDLASS_TEST_PYTHON", "/usr/bin/python3")
 
 
 class NodeCase(unittest.TestCase):
-    """Tests with directories of their own, in which a node is started by whoever needs it."""
+    """Tests with their own directories. The first client that needs a node starts it."""
 
     base: str
     _environment: contextlib.ExitStack
@@ -69,7 +69,7 @@ class NodeCase(unittest.TestCase):
             shutil.rmtree(cls.base, ignore_errors=True)
 
     def setUp(self) -> None:
-        # A test that hangs says where, and ends the run.
+        # A test that hangs prints its stack and ends the run.
         faulthandler.dump_traceback_later(TEST_WAIT, exit=True)
         self.addCleanup(faulthandler.cancel_dump_traceback_later)
 
@@ -88,8 +88,8 @@ class NodeCase(unittest.TestCase):
 
 
 class Gate:
-    """A file that a test opens when code may go on: a pipe, so nobody looks twice. The code must be
-    allowed to read the directory: use `policy={"writable": [base]}`."""
+    """A named pipe that a test opens when code may continue. The code must be allowed to read the
+    directory: use `policy={"writable": [base]}`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -111,8 +111,9 @@ def _close_quietly(session: Any) -> None:
 
 
 def kill_node() -> int:
-    """Kills the tests' own node as a crash would, and waits until it is gone. A stream may still have
-    events of a node that was killed before: then the next one is started first, as the stream would."""
+    """Kills the test's node as a crash would, and waits until it is gone. A stream may still hold
+    events of a node that was killed before: then the next node is started first, as the stream
+    would do."""
     with Windlass() as client:
         pid = client.status()["pid"]
     handle = os.pidfd_open(pid)
@@ -150,7 +151,7 @@ def until_readable(descriptor: int) -> None:
 
 
 def in_thread(act: Callable[[], T]) -> Callable[[], T]:
-    """Starts `act`; what is given back waits for its result."""
+    """Starts `act`; returns a function that waits for its result."""
     results: list[Any] = []
 
     def run() -> None:

@@ -180,7 +180,7 @@ class AsyncStart(NodeCase):
                 return (await session.run("1 + 1")).result
 
         with warnings.catch_warnings():
-            # The first loop's connections end with it, unasked.
+            # The first loop's connections end with that loop.
             warnings.simplefilter("ignore", ResourceWarning)
             self.assertEqual([asyncio.run(run()) for _ in range(2)], ["2", "2"])
             asyncio.run(client.close())

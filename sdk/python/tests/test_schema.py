@@ -188,7 +188,7 @@ class Schemas(unittest.TestCase):
         ]:
             with self.assertRaisesRegex(TypeError, message.replace("*", r"\*")):
                 tool(function)
-        with self.assertRaisesRegex(ValueError, "cannot name a tool"):
+        with self.assertRaisesRegex(ValueError, "is not a valid tool name"):
             tool(lambda: 1)
 
 

@@ -272,7 +272,7 @@ class Interrupting(NodeCase):
     def test_ctrl_c_in_the_client_interrupts_the_turn(self):
         session = self.session()
         source = str(Path(windlass.__file__).parent.parent)
-        # A test that was started in the background hears no SIGINT, and neither do its children.
+        # A test that runs in the background ignores SIGINT, and so do its children.
         code = (
             "import signal\nfrom windlass import Windlass\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"

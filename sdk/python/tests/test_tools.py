@@ -193,7 +193,8 @@ class Tools(NodeCase):
             self.assertTrue(ended.wait(PATIENCE))
             cancelled, reason, where = seen[name]
             self.assertEqual((cancelled, where), (True, session.id))
-            # The node says the one, the code that gives its call up the other; either may be first.
+            # The node reports one reason, and the code that cancels its call the other; either may
+            # come first.
             self.assertIn(reason, ("interrupted", "given_up"))
         self.assertEqual(session.run("1").result, "1")
 
@@ -271,7 +272,7 @@ class Tools(NodeCase):
         kill_node()
         self.assertEqual(session.run("1").result, "1")
         self.assertTrue(reconnected.wait(PATIENCE))
-        # The node takes frames in their order: a second declaration's answer follows the first's.
+        # The node handles frames in order: a second declaration's answer follows the first's.
         session.tools(windlass.tool(lambda a: a + 2, name="next_two"))
         self.assertEqual(session.run("tools.next_one(a=1), tools.next_two(a=1)").result, "(2, 3)")
 

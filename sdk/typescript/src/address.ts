@@ -1,5 +1,5 @@
-// Where a node is: at its unix socket, or behind its TCP door with a token. Owns the rules by which
-// the environment names it; the same as every other client's.
+// The address of a node: its unix socket, or its TCP door with a token. Owns the rules by which the
+// environment names it, which all clients share.
 
 import { lstatSync, readFileSync, statSync } from "node:fs";
 import { isAbsolute, join, resolve } from "node:path";
@@ -9,7 +9,7 @@ import { asError, WindlassError } from "./errors.js";
 /** The longest path a unix socket can have. */
 const SOCKET_PATH_BYTES_MAX = 107;
 
-/** A token's letters: 32 bytes as hexadecimal digits. */
+/** The form of a token: 32 bytes as hexadecimal digits. */
 const TOKEN = /^[0-9a-fA-F]{64}$/;
 
 export type Environment = Record<string, string | undefined>;
@@ -37,7 +37,7 @@ export interface AddressOptions {
   stateDir?: string | undefined;
 }
 
-/** Where the options and the environment say that the node is. */
+/** The node's address from the options and the environment. */
 export function findAddress(options: AddressOptions, env: Environment): Address {
   const url = options.url ?? env["WINDLASS_URL"];
   if (url === undefined) {
@@ -49,7 +49,7 @@ export function findAddress(options: AddressOptions, env: Environment): Address 
   if (!TOKEN.test(token)) {
     throw new WindlassError(
       "bad_token",
-      "the node's token is not one: it has 64 hexadecimal digits",
+      "the node's token is malformed: a token has 64 hexadecimal digits",
       "set WINDLASS_TOKEN to what `windlass token` prints",
     );
   }
@@ -60,7 +60,10 @@ export function describe(address: Address): string {
   return address.kind === "socket" ? address.path : address.authority;
 }
 
-/** The directories, most specific first. Without XDG_RUNTIME_DIR, where it leads by convention. */
+/**
+ * The directories, most specific setting first. Without XDG_RUNTIME_DIR, the conventional
+ * `/run/user/UID` is tried.
+ */
 export function chooseDirs(options: AddressOptions, env: Environment, uid = ownUid()): Dirs {
   const named = (name: string): string | undefined => env[name] || undefined;
   const usual = `/run/user/${uid}`;
@@ -78,21 +81,21 @@ export function chooseDirs(options: AddressOptions, env: Environment, uid = ownU
   if (!state) {
     throw new WindlassError(
       "bad_directory",
-      "there is no place for the state: neither XDG_STATE_HOME nor HOME is set",
+      "no state directory: neither XDG_STATE_HOME nor HOME is set",
       "set HOME or WINDLASS_STATE_DIR",
     );
   }
   return { runtime: absolute(runtime), state: absolute(state) };
 }
 
-/** Refuses a runtime directory that someone else could have put a socket into. */
+/** Refuses a runtime directory in which another user could have put a socket. */
 export function checkOwn(directory: string, uid = ownUid()): void {
   let link, target;
   try {
     link = lstatSync(directory);
     target = statSync(directory);
   } catch {
-    // There is none yet: whoever starts the node makes it.
+    // The directory does not exist yet: the client that starts the node creates it.
     return;
   }
   if (link.uid !== uid || target.uid !== uid) {
@@ -125,7 +128,7 @@ function socketOf(dirs: Dirs): string {
   return path;
 }
 
-/** Host and port of a plain URL. What else it says is never repeated: it may hold a secret. */
+/** Host and port of a plain URL. An error never repeats the URL: it may hold a secret. */
 function parseUrl(text: string): { host: string; port: number; authority: string } {
   const url = URL.canParse(text) ? new URL(text) : undefined;
   const plain =
@@ -141,7 +144,7 @@ function parseUrl(text: string): { host: string; port: number; authority: string
     throw new WindlassError(
       "bad_url",
       "the node's address is not a plain URL such as http://127.0.0.1:8040",
-      "set WINDLASS_URL to what `windlass status` says on its machine",
+      "set WINDLASS_URL to the URL that `windlass status` prints on the node's machine",
     );
   }
   const port = url.port === "" ? 80 : Number(url.port);
@@ -149,13 +152,13 @@ function parseUrl(text: string): { host: string; port: number; authority: string
   return { host, port, authority: `${url.hostname}:${port}` };
 }
 
-/** The token of this user's own node, from a file that must be the user's alone. */
+/** The token of the user's own node, from a file that only the user may access. */
 function readToken(options: AddressOptions, env: Environment): string {
   const path = join(chooseDirs(options, env).state, "token");
   try {
     const about = statSync(path);
     if (about.uid !== ownUid() || (about.mode & 0o077) !== 0) {
-      throw new Error("it can be read by others");
+      throw new Error("other users can read it");
     }
     return readFileSync(path, "utf8").trim();
   } catch (thrown) {

@@ -177,11 +177,14 @@ export interface EnvironmentList {
   error?: string | null;
 }
 
+/** The fencing token of a session's owner: a keeper obeys no node of a lower epoch. A node that takes a session over raises it. */
+export type Epoch = number;
+
 /** A failure's name, the same at every door and in the journal. */
-export type ErrorCode = "bad_request" | "message_too_large" | "overloaded" | "session_not_found" | "session_exists" | "session_ended" | "session_busy" | "fork_refused" | "fork_limit" | "workspace_too_large" | "turn_not_found" | "turn_not_running" | "state_lost" | "limit_memory" | "limit_processes" | "limit_disk" | "limit_wall_time" | "not_enforceable" | "unauthorized" | "worker_failed" | "protocol_error" | "worker_died" | "keeper_lost" | "deadline_passed" | "unstoppable" | "session_closed" | "disk_full" | "file_not_found" | "file_conflict" | "path_refused" | "tool_not_found" | "tool_failed" | "tool_deadline_passed" | "tool_host_gone" | "tool_cancelled" | "would_deadlock" | "version_mismatch" | "shutting_down" | "already_running" | "not_found" | "internal";
+export type ErrorCode = "bad_request" | "message_too_large" | "overloaded" | "session_not_found" | "session_exists" | "not_here" | "session_ended" | "session_busy" | "fork_refused" | "fork_limit" | "workspace_too_large" | "turn_not_found" | "turn_not_running" | "state_lost" | "limit_memory" | "limit_processes" | "limit_disk" | "limit_wall_time" | "not_enforceable" | "unauthorized" | "worker_failed" | "protocol_error" | "worker_died" | "keeper_lost" | "deadline_passed" | "unstoppable" | "session_closed" | "disk_full" | "file_not_found" | "file_conflict" | "path_refused" | "tool_not_found" | "tool_failed" | "tool_deadline_passed" | "tool_host_gone" | "tool_cancelled" | "would_deadlock" | "version_mismatch" | "shutting_down" | "already_running" | "not_found" | "internal";
 
 /** An event with its bytes: as text where they are UTF-8, else in base64. Large bodies are left out and can be read from `GET output` or `GET displays`. */
-export type EventItem = EventItemTurnAccepted | EventItemInterruptAsked | EventItemOutput | EventItemDisplay | EventItemStdinWait | EventItemToolCall | EventItemToolCancel | EventItemToolEnded | EventItemInputTaken | EventItemTurnEnded | EventItemWorkerReady | EventItemConfined | EventItemLimitReached | EventItemWorkerEnded | EventItemEgress | EventItemProtocolBroken | EventItemOutputDropped | EventItemMessagesDropped | EventItemSessionEnded;
+export type EventItem = EventItemTurnAccepted | EventItemTakenOver | EventItemInterruptAsked | EventItemOutput | EventItemDisplay | EventItemStdinWait | EventItemToolCall | EventItemToolCancel | EventItemToolEnded | EventItemInputTaken | EventItemTurnEnded | EventItemWorkerReady | EventItemConfined | EventItemLimitReached | EventItemWorkerEnded | EventItemEgress | EventItemProtocolBroken | EventItemOutputDropped | EventItemMessagesDropped | EventItemSessionEnded;
 
 export interface EventItemConfined {
   /** When the node took it in: milliseconds since the Unix epoch. */
@@ -382,6 +385,22 @@ export interface EventItemStdinWait {
   link?: LinkSeq | null;
   prompt: string;
   secret: boolean;
+  seq: Seq;
+  text?: string | null;
+  /** The turn it belongs to; absent for facts of the session itself. */
+  turn?: TurnNo | null;
+}
+
+export interface EventItemTakenOver {
+  /** When the node took it in: milliseconds since the Unix epoch. */
+  at_ms: number;
+  base64?: string | null;
+  /** The body's length in bytes. */
+  bytes?: number;
+  epoch: Epoch;
+  kind: "taken_over";
+  /** The keeper's own number for it; absent for what the node says itself. */
+  link?: LinkSeq | null;
   seq: Seq;
   text?: string | null;
   /** The turn it belongs to; absent for facts of the session itself. */

@@ -1,4 +1,4 @@
-// The client of one node: finds it, starts it where there is none, makes sessions.
+// The client of one node: finds the node, starts it if none runs, creates sessions.
 
 import { type Environment, findAddress } from "./address.js";
 import type {
@@ -19,33 +19,35 @@ import { Session } from "./session.js";
 import { freshId } from "./turn.js";
 
 export interface WindlassOptions {
-  /** A node behind a TCP door, such as `http://127.0.0.1:8040`. Default: WINDLASS_URL, else the
-   * node of this machine. */
+  /**
+   * A node behind a TCP door, for example `http://127.0.0.1:8040`. Default: WINDLASS_URL, else the
+   * node of this machine.
+   */
   url?: string;
-  /** What opens that door. Default: WINDLASS_TOKEN, else this user's token file. */
+  /** The token for that door. Default: WINDLASS_TOKEN, else the user's token file. */
   token?: string;
-  /** Where the node's socket is. Default: as the environment says. */
+  /** The directory of the node's socket. Default: from the environment. */
   runtimeDir?: string;
-  /** Where the node's journal is. Default: as the environment says. */
+  /** The directory of the node's journal. Default: from the environment. */
   stateDir?: string;
   /** The program that starts a node. Default: WINDLASS_BIN, else `windlass` on the PATH. */
   bin?: string;
-  /** Whether a node is started when there is none. Default: true. */
+  /** Whether to start a node if none runs. Default: true. */
   start?: boolean;
-  /** How long requests are repeated after a connection failed. Default: 10 seconds. */
+  /** How long requests are retried after a connection failed. Default: 10 seconds. */
   retryForMs?: number;
-  /** Instead of the process's own environment. */
+  /** Used instead of the process's environment. */
   env?: Environment;
 }
 
 export interface SessionOptions {
-  /** A name of your choice. Default: a fresh one. */
+  /** The session's id. Default: a new one. */
   id?: string | undefined;
-  /** The directory that the code works in. Default: a fresh one of the session's own. */
+  /** The directory that the code works in. Default: a new directory for the session. */
   workspace?: string | undefined;
-  /** What the code may touch: a preset's name, or what differs from one. */
+  /** The policy: a preset's name, or the differences from a preset. */
   policy?: PolicyRequest | NonNullable<PolicyRequest["preset"]> | undefined;
-  /** The interpreter, or a virtual environment's directory. */
+  /** The interpreter, or the directory of a virtual environment. */
   interpreter?: string | undefined;
   /** Tool hosts of this owner serve the session. */
   owner?: string | undefined;
@@ -54,11 +56,11 @@ export interface SessionOptions {
   worker?: string | undefined;
   /** How long an interrupted turn may take to stop before its worker is killed. */
   interruptGraceMs?: number | undefined;
-  /** Output bytes that are kept. */
+  /** Most output bytes that are kept. */
   outputQuotaBytes?: number | undefined;
   /** Seconds without a client and a turn after which the session ends; 0: never. Default: the node's. */
   idleSeconds?: number | undefined;
-  /** How long a turn may run that has no deadline of its own. Default: the node's. */
+  /** Default deadline of the session's turns. Default: the node's. */
   deadlineMs?: number | undefined;
 }
 
@@ -77,12 +79,12 @@ export class Windlass {
     });
   }
 
-  /** Makes a session. */
+  /** Creates a session. */
   async session(options: SessionOptions = {}): Promise<Session> {
     const { policy, interruptGraceMs, outputQuotaBytes, idleSeconds, deadlineMs, ...same } = options;
     const create: NamedSession = withoutUndefined({
       ...same,
-      // With an id of our own the request can be sent again, and makes one session.
+      // With a chosen id the request can be sent again and creates only one session.
       id: options.id ?? freshId("s"),
       policy: typeof policy === "string" ? { preset: policy } : policy,
       interrupt_grace_ms: interruptGraceMs,
@@ -93,12 +95,12 @@ export class Windlass {
     return new Session(this.#door, await this.#create(create, options.id === undefined));
   }
 
-  /** A session that is there already. */
+  /** An existing session. */
   async attach(id: string): Promise<Session> {
     return new Session(this.#door, await this.#look(id));
   }
 
-  /** The live sessions, or all that the node knows. */
+  /** The live sessions, or all that the node remembers. */
   async sessions(options: { all?: boolean } = {}): Promise<SessionView[]> {
     const place = path(["sessions"], { all: options.all ? true : undefined });
     const list = await this.#door.json<SessionList>({ method: "GET", path: place, repeat: "freely" });
@@ -110,7 +112,7 @@ export class Windlass {
     return openHost(this.#door, { owner: offer.owner }, offer.tools);
   }
 
-  /** The node as it is now. */
+  /** The current state of the node. */
   status(): Promise<NodeStatus> {
     return this.#door.json<NodeStatus>({ method: "GET", path: path(["version"]), repeat: "freely" });
   }
@@ -126,7 +128,7 @@ export class Windlass {
     });
   }
 
-  /** Closes this client's connections and tool hosts. Sessions live on. */
+  /** Closes this client's connections and tool hosts. Sessions continue. */
   close(): void {
     this.#door.close();
   }
@@ -148,7 +150,7 @@ export class Windlass {
       });
       return (JSON.parse(answer.body.toString()) as Created).session;
     } catch (thrown) {
-      // Nobody else has this id: an attempt whose answer was lost has made it.
+      // Only this client uses this id: an attempt whose answer was lost has created the session.
       if (own && repeated && hasCode(thrown, "session_exists")) return this.#look(create.id);
       throw thrown;
     }
@@ -160,7 +162,7 @@ export class Windlass {
   }
 }
 
-/** The same without what is not said. */
+/** A copy without undefined values. */
 function withoutUndefined<T extends object>(values: T): Said<T> {
   const said = Object.entries(values).filter(([, value]) => value !== undefined);
   return Object.fromEntries(said) as Said<T>;

@@ -1,5 +1,5 @@
-// Requests to the node: sends one, sends it again where that is safe, starts the node where it is
-// absent, and turns every failure into a WindlassError. Knows no endpoint.
+// Requests to the node. Sends a request, sends it again where that is safe, starts an absent node,
+// and turns every failure into a WindlassError. Knows no endpoint.
 
 import { setMaxListeners } from "node:events";
 import {
@@ -25,49 +25,52 @@ import {
 import { startNode } from "./start.js";
 import { within, WITHIN_HEADER } from "./within.js";
 
-/** The API that this client speaks. A node with the same first number understands it. */
+/** The API version of this client. A node with the same major version is compatible. */
 export const API = "1.0";
 
-/** The header by which client and node tell each other their API version. */
+/** The header that carries the API version in both directions. */
 export const API_HEADER = "windlass-api";
 
-/** How long a request is repeated after its connection failed. */
+/** How long a request is retried after its connection failed. */
 export const RETRY_FOR_MS_DEFAULT = 10_000;
 
-/** How long an answer may take beyond what the request itself lets it wait. */
+/** How long an answer may take, on top of the wait that the request itself allows. */
 const ANSWER_WAIT_MS = 30_000;
 
-/** Idle connections kept. */
+/** Number of idle connections that are kept. */
 const IDLE_CONNECTIONS_MAX = 16;
 
 /** The largest answer that is read whole. */
 const ANSWER_BYTES_MAX = 64 * 1024 * 1024;
 
-/** A body that is sent without asking whether it is wanted. */
+/** Largest body that is sent without `expect: 100-continue`. */
 const UNASKED_BYTES_MAX = 1024 * 1024;
 
 /** The first and the longest pause between two attempts. */
 const PAUSE_FIRST_MS = 5;
 const PAUSE_MS_MAX = 200;
 
-/** An attempt that lasted so long had reached a node: its failure starts a new outage. */
+/** An attempt that lasted longer than this had reached a node: its failure starts a new outage. */
 const OUTAGE_OVER_MS = 1000;
 
 export interface Call {
   method: "GET" | "POST" | "PUT" | "DELETE";
-  /** With its query, below `/v1`. */
+  /** The path below `/v1`, with its query. */
   path: string;
   json?: unknown;
   body?: Uint8Array | AsyncIterable<Uint8Array> | undefined;
   headers?: Record<string, string | undefined>;
-  /** Whether the node does it once however often it comes. Else it is repeated only if it never left. */
+  /**
+   * Whether the node carries the request out once however often it arrives. Otherwise it is
+   * repeated only if it never left.
+   */
   repeat: "freely" | "if_not_sent";
   /** How much longer the node may take to answer. */
   waitMs?: number | undefined;
-  /** Whether an absent node is started for it. */
+  /** Whether to start an absent node for this request. */
   start?: boolean;
   signal?: AbortSignal | undefined;
-  /** Told before it is sent again: the node may have done it before. */
+  /** Called before the request is sent again: the node may have carried it out already. */
   onRepeat?: () => void;
 }
 
@@ -79,7 +82,7 @@ export interface Answer {
 
 type Again = "safe" | "if_repeatable" | "never";
 
-/** A failed attempt: what to tell, and whether the node may have acted. */
+/** A failed attempt: the error for the caller, and whether the node may have acted. */
 class Failure {
   constructor(
     readonly error: Error,
@@ -89,7 +92,7 @@ class Failure {
 
 export interface DoorOptions {
   address: Address;
-  /** The program that starts a node; none: it is not started. */
+  /** The program that starts a node; undefined: never start one. */
   program: string | undefined;
   env: Environment;
   retryForMs: number;
@@ -103,7 +106,7 @@ export class Door {
   #starting: Promise<void> | undefined;
 
   constructor(options: DoorOptions) {
-    // Every open request listens to it.
+    // Every open request listens to this signal.
     setMaxListeners(0, this.#closing.signal);
     this.#options = options;
     this.address = options.address;
@@ -123,12 +126,12 @@ export class Door {
     this.#agent.destroy();
   }
 
-  /** The answer as JSON. */
+  /** Sends a request and parses the answer as JSON. */
   async json<T>(call: Call): Promise<T> {
     return parse<T>(call, (await this.call(call)).body);
   }
 
-  /** The whole answer. */
+  /** Sends a request and reads the whole answer. */
   call(call: Call): Promise<Answer> {
     return this.#patiently(call, async () => {
       const deadline = AbortSignal.timeout(ANSWER_WAIT_MS + (call.waitMs ?? 0));
@@ -141,14 +144,14 @@ export class Door {
     });
   }
 
-  /** The answer's body as it comes. */
+  /** Sends a request and returns the answer's body as a stream. */
   stream(call: Call): Promise<IncomingMessage> {
     return this.#patiently(call, () =>
       this.#head(call, AbortSignal.timeout(ANSWER_WAIT_MS + (call.waitMs ?? 0))),
     );
   }
 
-  /** What every request carries: who is asked, and with what right. */
+  /** The headers of every request: version, host and authorization. */
   headers(): Record<string, string> {
     const headers: Record<string, string> = { [API_HEADER]: API };
     if (this.address.kind === "tcp") {
@@ -162,7 +165,7 @@ export class Door {
     return headers;
   }
 
-  /** Starts the node; many who ask at once start it once. */
+  /** Starts the node. Concurrent callers share one start. */
   start(): Promise<void> {
     const { address } = this;
     const { program, env } = this.#options;
@@ -205,7 +208,9 @@ export class Door {
     }
   }
 
-  /** Sends the request and reads the answer's head; an answer that is no success is an error. */
+  /**
+   * Sends the request and reads the head of the answer. A status other than success is an error.
+   */
   async #head(call: Call, deadline: AbortSignal): Promise<IncomingMessage> {
     let response;
     try {
@@ -232,7 +237,7 @@ export class Door {
       throw new Failure(asCut(fault), "if_repeatable");
     });
     const error = refusal(call, statusCode, body);
-    // A node that is about to stop did nothing, and its successor may be on its way.
+    // A node that is stopping did nothing with the request, and its successor may start soon.
     throw new Failure(error, hasCode(error, "shutting_down") ? "safe" : "never");
   }
 
@@ -245,7 +250,7 @@ export class Door {
     const content = call.json === undefined ? call.body : Buffer.from(JSON.stringify(call.json));
     if (call.json !== undefined) headers["content-type"] = "application/json";
     if (content instanceof Uint8Array) headers["content-length"] = content.byteLength;
-    // A long body waits until the node wants it: a refusal then comes before the body, not after.
+    // A long body waits until the node accepts it, so that a refusal comes before the body.
     const short = content instanceof Uint8Array && content.byteLength <= UNASKED_BYTES_MAX;
     const long = content !== undefined && !short;
     if (long) headers["expect"] = "100-continue";
@@ -261,7 +266,7 @@ export class Door {
       const signals = [deadline, this.closed, ...(call.signal ? [call.signal] : [])];
       for (const signal of signals) signal.addEventListener("abort", stop);
       const settle = (): void => {
-        // A deadline is for the head; what reads the body keeps its own.
+        // The deadline covers the head. The reader of the body has its own.
         deadline.removeEventListener("abort", stop);
       };
       request.once("close", () => {
@@ -269,7 +274,7 @@ export class Door {
       });
       request.once("response", (response) => {
         settle();
-        // Whoever reads it hears of its end; one that nobody reads may be cut.
+        // A reader of the body gets this error; without a reader it can be ignored.
         response.on("error", () => undefined);
         resolve(response);
       });
@@ -277,7 +282,7 @@ export class Door {
       request.on("error", (fault: NodeJS.ErrnoException) => {
         settle();
         if (deadline.aborted) reject(late(call));
-        // What was read of a stream cannot be sent again.
+        // A partly read stream cannot be sent again.
         else if (begun) reject(new Failure(asCut(fault), "never"));
         else reject(ofFault(fault, describe(address)));
       });
@@ -293,7 +298,7 @@ export class Door {
         }
         begun = true;
         pour(content, request).catch((thrown: unknown) => {
-          // The content's own failure, not the connection's.
+          // The content failed, not the connection.
           reject(asError(thrown));
           request.destroy();
         });
@@ -302,7 +307,7 @@ export class Door {
   }
 }
 
-/** Nothing listens there. */
+/** No process listens at the address. */
 class Absent {
   constructor(readonly cause: Error) {}
 }
@@ -312,14 +317,14 @@ function ofFault(fault: NodeJS.ErrnoException, address: string): Absent | Failur
     if (fault.code === "ENOENT" || fault.code === "ECONNREFUSED") return new Absent(fault);
     return new Failure(unreachable(address, fault), "safe");
   }
-  // Nobody was there to take the first byte.
+  // The connection ended before the first byte was written.
   if (fault.code === "EPIPE" && fault.syscall === "write") {
     return new Failure(connectionLost(fault.message), "safe");
   }
   return new Failure(connectionLost(fault.message), "if_repeatable");
 }
 
-/** Writes a body at the pace at which it is taken. */
+/** Writes a body and respects backpressure. */
 async function pour(source: AsyncIterable<Uint8Array>, request: ClientRequest): Promise<void> {
   for await (const piece of source) {
     if (request.destroyed) return;
@@ -336,14 +341,14 @@ async function pour(source: AsyncIterable<Uint8Array>, request: ClientRequest): 
 }
 
 async function collect(response: IncomingMessage, deadline: AbortSignal): Promise<Buffer> {
-  const stop = (): void => void response.destroy(new Error("it took too long"));
+  const stop = (): void => void response.destroy(new Error("the answer took too long"));
   deadline.addEventListener("abort", stop);
   try {
     const pieces: Buffer[] = [];
     let bytes = 0;
     for await (const piece of response as AsyncIterable<Buffer>) {
       bytes += piece.length;
-      if (bytes > ANSWER_BYTES_MAX) throw new Error(`it is longer than ${ANSWER_BYTES_MAX} bytes`);
+      if (bytes > ANSWER_BYTES_MAX) throw new Error(`the answer is longer than ${ANSWER_BYTES_MAX} bytes`);
       pieces.push(piece);
     }
     return pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces);
@@ -359,9 +364,9 @@ function refusal(call: Call, status: number, body: Buffer): WindlassError {
       return WindlassError.fromApi({ remedy: "", retryable: false, ...error } as ApiError);
     }
   } catch {
-    // Told below.
+    // Reported below.
   }
-  return badAnswer(nameOf(call), `status ${status} without an error's JSON`);
+  return badAnswer(nameOf(call), `status ${status} without a JSON error body`);
 }
 
 function parse<T>(call: Call, body: Buffer): T {
@@ -381,7 +386,7 @@ function late(call: Call): WindlassError {
 }
 
 export function versionMismatch(said: unknown): WindlassError {
-  const node = typeof said === "string" ? said : "none that it names";
+  const node = typeof said === "string" ? said : "an unnamed version";
   return new WindlassError(
     "version_mismatch",
     `this client speaks API ${API}, the node speaks ${node}`,
@@ -394,7 +399,7 @@ function asCut(fault: unknown): WindlassError {
   return connectionLost(asError(fault).message);
 }
 
-/** For messages: without its query, which may hold what was searched. */
+/** For messages: without the query, which may hold search text. */
 function nameOf(call: Call): string {
   return `${call.method} ${call.path.split("?")[0]}`;
 }

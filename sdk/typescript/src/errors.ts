@@ -1,15 +1,15 @@
-// What can go wrong, with a code that does not change between releases and what to do about it.
+// The errors of this package: a code that does not change between releases, a message and a remedy.
 
 import type { ApiError } from "./api.js";
 
-/** A failure, from the node or on the way to it. */
+/** A failure of the node or of the connection to it. */
 export class WindlassError extends Error {
   override readonly name: string = "WindlassError";
-  /** A stable name: what a program may branch on. */
+  /** A stable name that a program may branch on. */
   readonly code: string;
   /** What to do about it. */
   readonly remedy: string;
-  /** Whether the same request may succeed later, unchanged. */
+  /** Whether the same request may succeed later. */
   readonly retryable: boolean;
 
   constructor(
@@ -47,7 +47,7 @@ export function connectionLost(cause: string): WindlassError {
   return new WindlassError(
     "connection_lost",
     `the connection to the node ended before its answer came: ${cause}`,
-    "look at the session before you repeat the request: it may have been done",
+    "check the session before you repeat the request: the node may have carried it out",
   );
 }
 
@@ -55,7 +55,7 @@ export function badAnswer(request: string, cause: string): WindlassError {
   return new WindlassError(
     "bad_answer",
     `the node's answer to ${request} cannot be understood: ${cause}`,
-    "see that a windlass node, and no other program, listens there",
+    "check that a windlass node, and not another program, listens there",
   );
 }
 
@@ -63,7 +63,7 @@ export function clientClosed(): WindlassError {
   return new WindlassError("client_closed", "this client is closed", "make a new Windlass()");
 }
 
-/** What somebody threw, as an Error. */
+/** A thrown value as an Error. */
 export function asError(thrown: unknown): Error {
   return thrown instanceof Error ? thrown : new Error(String(thrown));
 }

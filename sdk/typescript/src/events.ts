@@ -1,4 +1,4 @@
-// Follows a session's events: each once, in order, over any number of connections and nodes.
+// Follows a session's events: each event once, in order, over any number of connections and nodes.
 
 import type { IncomingMessage } from "node:http";
 import { TextDecoder } from "node:util";
@@ -9,21 +9,23 @@ import { asError, badAnswer, connectionLost, hasCode } from "./errors.js";
 import { path } from "./paths.js";
 import { SseParser } from "./sse.js";
 
-/** Streams in a row that may end at once and without a new event before that is an error. */
-const FRUITLESS_MAX = 20;
+/** Number of streams in a row that may end at once without a new event before that is an error. */
+const EMPTY_STREAMS_MAX = 20;
 
-/** A stream that lasted so long was not fruitless, events or none. */
-const FRUITFUL_AFTER_MS = 1000;
+/** A stream that lasted longer than this does not count as empty, even without an event. */
+const LONG_STREAM_MS = 1000;
 
 type Of<Kind extends EventItem["kind"]> = Extract<EventItem, { kind: Kind }>;
 
-/** Output, with its bytes always decoded: a character cut in two comes with its second half. */
+/**
+ * Output with decoded text. A character that is split between two events comes with the second one.
+ */
 export type OutputEvent = Of<"output"> & { text: string; data: Uint8Array };
 
-/** One numbered fact of a session; `kind` says which. */
+/** One numbered event of a session; `kind` is its type. */
 export type SessionEvent = Exclude<EventItem, { kind: "output" }> | OutputEvent;
 
-/** The events after `after` until the session is over, or `signal` aborts. */
+/** The events after `after` until the session has ended or `signal` aborts. */
 export async function* follow(
   door: Door,
   session: string,
@@ -31,7 +33,7 @@ export async function* follow(
   signal?: AbortSignal,
 ): AsyncGenerator<SessionEvent, void, undefined> {
   const decoders = new Decoders();
-  let fruitless = 0;
+  let emptyStreams = 0;
   for (;;) {
     const opened = Date.now();
     let cause = "the node closed the stream";
@@ -45,7 +47,8 @@ export async function* follow(
         yield decoders.decode(item);
         if (item.kind === "session_ended") return;
       }
-      // The node closed it: it stops, or nothing can follow. Asking tells which.
+      // The node closed the stream: it is stopping, or the session has ended. A page of events
+      // tells which.
       const page = await eventsAfter(door, session, after, undefined, signal);
       for (const item of page.events) {
         after = item.seq;
@@ -60,8 +63,8 @@ export async function* follow(
     } finally {
       streaming.destroy();
     }
-    fruitless = news || Date.now() - opened > FRUITFUL_AFTER_MS ? 0 : fruitless + 1;
-    if (fruitless > FRUITLESS_MAX) throw connectionLost(cause);
+    emptyStreams = news || Date.now() - opened > LONG_STREAM_MS ? 0 : emptyStreams + 1;
+    if (emptyStreams > EMPTY_STREAMS_MAX) throw connectionLost(cause);
   }
 }
 
@@ -77,13 +80,13 @@ export function eventsAfter(
   return door.json<Events>({ method: "GET", path: place, repeat: "freely", signal });
 }
 
-/** An event's raw bytes, where it has any. */
+/** An event's raw bytes, if it has any. */
 export function bytesOf(item: EventItem): Uint8Array {
   if (typeof item.base64 === "string") return Buffer.from(item.base64, "base64");
   return Buffer.from(item.text ?? "");
 }
 
-/** The stream was cut; what was not read comes by another. */
+/** The stream was cut. Another stream brings the rest. */
 class Cut extends Error {}
 
 function open(
@@ -116,7 +119,7 @@ async function* itemsOf(
   }
 }
 
-/** The data of a stream's events. A stream that does not end in good order was cut. */
+/** The data of a stream's events. A stream without a proper end was cut. */
 export async function* dataOf(
   streaming: IncomingMessage,
 ): AsyncGenerator<string, void, undefined> {
@@ -138,7 +141,7 @@ export function isCut(thrown: unknown): boolean {
   return thrown instanceof Cut || hasCode(thrown, "connection_lost");
 }
 
-/** Text out of bytes that may end within a character, for each stream of each turn. */
+/** Decodes bytes that may end within a character, for each stream of each turn. */
 class Decoders {
   readonly #decoders = new Map<string, TextDecoder>();
 

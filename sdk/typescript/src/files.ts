@@ -13,7 +13,7 @@ import { path } from "./paths.js";
 /** How long an upload may take. */
 const UPLOAD_WAIT_MS = 60 * 60 * 1000;
 
-/** What a file is filled with. A stream is read once. */
+/** The content of a file. A stream is read once. */
 export type Content =
   | string
   | Uint8Array
@@ -21,11 +21,11 @@ export type Content =
   | AsyncIterable<string | Uint8Array>
   | { readonly file: string };
 
-/** Conditions on what is there. */
+/** Conditions on the existing file. */
 export interface Conditions {
   /** The etag that the file must have. */
   ifMatch?: string | undefined;
-  /** `*`: there must be no such file. */
+  /** `*`: the file must not exist. */
   ifNoneMatch?: "*" | undefined;
 }
 
@@ -48,7 +48,7 @@ export type Change =
   | ({ put: string; content: Content } & Conditions)
   | ({ delete: string } & Pick<Conditions, "ifMatch">);
 
-/** Something happened to a file; `overflow`: not all is told, look for yourself. */
+/** A change of a file. `overflow`: events were lost, so list the directory again. */
 export interface Watched {
   kind: "made" | "changed" | "removed" | "overflow";
   path: string;
@@ -59,14 +59,14 @@ export interface Listing {
   more: boolean;
 }
 
-/** A file's content as it comes. */
+/** A file's content as a stream. */
 export class FileContent implements AsyncIterable<Buffer> {
   constructor(
     /** The content as a stream. */
     readonly stream: Readable,
     /** Changes with every change of the file. */
     readonly etag: string | undefined,
-    /** Its length, of the part that was asked for. */
+    /** Length of the requested part in bytes. */
     readonly length: number | undefined,
   ) {}
 
@@ -95,7 +95,7 @@ export class Files {
     this.#session = session;
   }
 
-  /** Writes a file whole; its directories are made. */
+  /** Writes a whole file and creates its directories. */
   async put(file: string, content: Content, conditions: Conditions = {}): Promise<FileWritten> {
     const body =
       typeof content === "string" || content instanceof Uint8Array
@@ -115,7 +115,7 @@ export class Files {
   /** A file's content, or a part of it. */
   async get(file: string, range: { from?: number; to?: number } = {}): Promise<FileContent> {
     const { from, to } = range;
-    // The range's end is not included, as everywhere here; HTTP's is.
+    // The end of the range is exclusive here, and inclusive in HTTP.
     const part =
       from === undefined && to === undefined
         ? undefined
@@ -134,7 +134,7 @@ export class Files {
     );
   }
 
-  /** What is in a directory, the workspace itself by default. */
+  /** The entries of a directory, by default of the workspace itself. */
   async list(directory = "", options: { recursive?: boolean } = {}): Promise<FileEntry[]> {
     const entries: FileEntry[] = [];
     for (;;) {
@@ -144,7 +144,7 @@ export class Files {
     }
   }
 
-  /** One page of a list, after the last path of the page before. */
+  /** One page of a list, after the last path of the previous page. */
   listPage(
     directory = "",
     options: { recursive?: boolean; after?: string | undefined; limit?: number } = {},
@@ -164,8 +164,10 @@ export class Files {
     });
   }
 
-  /** Makes all changes or none: a condition that does not hold anywhere is a `file_conflict`, and
-   * nothing is written. */
+  /**
+   * Makes all changes or none. If any condition does not hold, throws `file_conflict` and writes
+   * nothing.
+   */
   async writeBack(changes: Iterable<Change>): Promise<{ written: FileWritten[] }> {
     const place = path(["sessions", this.#session, "files"]);
     return this.#door.json({
@@ -178,8 +180,10 @@ export class Files {
     });
   }
 
-  /** What happens below a directory, from now on, until `signal` aborts or the loop is left. After a
-   * restart of the node it goes on with an `overflow`. */
+  /**
+   * Changes below a directory from now on, until `signal` aborts or the loop is left. After a
+   * restart of the node it continues with an `overflow`.
+   */
   async *watch(
     directory = "",
     options: { signal?: AbortSignal } = {},
@@ -211,7 +215,7 @@ export class Files {
     if (parts.length === 0) {
       throw new WindlassError("bad_request", "a file has a name", "give a path in the workspace");
     }
-    // A file of this name stands where watching is asked for.
+    // `files/watch` is an endpoint, so a file of that name needs this parameter.
     const query = parts.length === 1 && parts[0] === "watch" ? { content: true } : {};
     return path(["sessions", this.#session, "files", ...parts], query);
   }
@@ -242,7 +246,7 @@ async function* piecesOf(content: Content): AsyncGenerator<Uint8Array> {
   }
 }
 
-/** A write-back's body: a frame for each piece of each file. */
+/** The body of a write-back: one frame for each piece of each file. */
 async function* framesOf(changes: Iterable<Change>): AsyncGenerator<Uint8Array> {
   for (const change of changes) {
     if ("delete" in change) {
@@ -251,7 +255,7 @@ async function* framesOf(changes: Iterable<Change>): AsyncGenerator<Uint8Array> 
     }
     const { put, ifMatch, ifNoneMatch } = change;
     const header = { kind: "put", path: put, if_match: ifMatch, if_none_match: ifNoneMatch };
-    // The last piece is known as such only when the next one does not come.
+    // A piece is the last one only if no further piece follows.
     let held: Uint8Array | undefined;
     for await (const piece of piecesOf(change.content)) {
       for (let at = 0; at < piece.length; at += CHUNK_BYTES_MAX) {

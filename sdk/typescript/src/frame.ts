@@ -3,7 +3,7 @@
 /** A frame's bytes after its first length word. */
 export const FRAME_BYTES_MAX = 256 * 1024;
 
-/** Body bytes that are put into one frame, leaving room for a header of the largest size. */
+/** Most body bytes in one frame. A header of the largest size fits beside them. */
 export const CHUNK_BYTES_MAX = 196_604;
 
 /** One message, all its frames together. */
@@ -34,13 +34,13 @@ export function decodeFrame<Header>(bytes: Buffer): Frame<Header> {
   const header = bytes.readUInt32BE(LENGTH_BYTES);
   const from = 2 * LENGTH_BYTES;
   if (rest > FRAME_BYTES_MAX || rest !== bytes.length - LENGTH_BYTES || from + header > bytes.length) {
-    throw new Error(`a frame of ${bytes.length} bytes has false lengths`);
+    throw new Error(`a frame of ${bytes.length} bytes has wrong lengths`);
   }
   const json = bytes.toString("utf8", from, from + header);
   return { header: JSON.parse(json) as Header, body: bytes.subarray(from + header) };
 }
 
-/** A message in as many frames as it takes, all but the last with `more`. */
+/** A message in as many frames as needed. All but the last have `more`. */
 export function* encodeMessage(header: object, body: Uint8Array): Generator<Buffer> {
   let from = 0;
   for (; body.length - from > CHUNK_BYTES_MAX; from += CHUNK_BYTES_MAX) {

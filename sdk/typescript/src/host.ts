@@ -1,5 +1,5 @@
-// A tool host: offers this program's tools to a session or an owner's sessions. Owns that there is a
-// connection: makes it again when the node was restarted, and declares the tools again.
+// A tool host: offers this program's tools to a session or to an owner's sessions. Keeps a
+// connection: connects and declares the tools again after a restart of the node.
 
 import { setTimeout as pause } from "node:timers/promises";
 
@@ -8,23 +8,27 @@ import { asError, clientClosed, hasCode } from "./errors.js";
 import { type Audience, Link } from "./link.js";
 import { Offer, type Tools } from "./offer.js";
 
-/** The WebSocket's code by which the node closes a host whose session is over. */
+/** The WebSocket close code for a host whose session has ended. */
 const SESSION_OVER = 1000;
 
-/** The first and the longest pause before connecting again. A host waits for a node as long as it
- * is open: whoever needs the node starts it. */
+/**
+ * The first and the longest pause before connecting again. A host waits for a node as long as it is
+ * open; it does not start one.
+ */
 const PAUSE_FIRST_MS = 5;
 const PAUSE_MS_MAX = 500;
 
-/** A host that is connected. */
+/** A connected host. */
 export interface ToolHost {
-  /** The names of what it offers. */
+  /** The names of its tools. */
   readonly names: readonly string[];
-  /** Resolves when it was closed or its session is over; rejects when the node will not have it. */
+  /**
+   * Resolves when the host was closed or its session has ended; rejects when the node refuses it.
+   */
   readonly closed: Promise<void>;
   /** Offers these tools instead. */
   replace(tools: Tools): Promise<void>;
-  /** Ends the connection; calls that are open fail in the code. */
+  /** Ends the connection. Open calls fail in the code. */
   close(): void;
   [Symbol.asyncDispose](): Promise<void>;
 }
@@ -53,7 +57,7 @@ class Host implements ToolHost {
     this.closed = new Promise((resolve, reject) => {
       this.#settle = { resolve, reject };
     });
-    // Whoever does not look at it does not want to know.
+    // A caller that ignores this promise must not get an unhandled rejection.
     this.closed.catch(() => undefined);
     const stop = (): void => this.close();
     door.closed.addEventListener("abort", stop, { once: true });
@@ -77,13 +81,13 @@ class Host implements ToolHost {
   }
 
   replace(tools: Tools): Promise<void> {
-    // One after the other: the last word is the one that stays.
+    // One after the other, so that the last call wins.
     this.#replaced = this.#replaced
       .catch(() => undefined)
       .then(async () => {
         const offer = await Offer.of(tools);
         await this.#link?.declare(offer);
-        // Also for the next connection, where there is none now.
+        // The next connection uses it too, if there is none now.
         this.#offer = offer;
       });
     return this.#replaced;
@@ -129,7 +133,7 @@ class Host implements ToolHost {
       } catch (thrown) {
         this.#link = undefined;
         if (this.#over.signal.aborted) return;
-        // Its end was not heard, because the node was gone just then.
+        // The close code was missed because the node was gone at that moment.
         if (hasCode(thrown, "session_ended", "session_not_found")) return this.close();
         if (!isOutage(thrown)) {
           this.#over.abort();
@@ -146,7 +150,7 @@ class Host implements ToolHost {
     if (this.#over.signal.aborted || this.door.closed.aborted) throw clientClosed();
     const link = await Link.open(this.door, this.audience);
     try {
-      // Again, where other tools were named meanwhile.
+      // Declare again if `replace` changed the tools meanwhile.
       for (let declared; declared !== this.#offer; ) {
         declared = this.#offer;
         await link.declare(declared);
@@ -160,7 +164,7 @@ class Host implements ToolHost {
   }
 }
 
-/** Whether connecting later may help. */
+/** Whether a later attempt to connect may succeed. */
 function isOutage(thrown: unknown): boolean {
   return hasCode(thrown, "unreachable", "connection_lost", "shutting_down", "overloaded", "timeout");
 }

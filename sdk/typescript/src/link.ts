@@ -1,5 +1,5 @@
-// One connection of a tool host: a WebSocket, one frame in each binary message. Declares tools, takes
-// calls, answers many at once. Never connects again.
+// One connection of a tool host: a WebSocket with one frame in each binary message. Declares tools,
+// takes calls, and answers many at once. Never connects again.
 
 import WebSocket, { type ClientOptions } from "ws";
 
@@ -16,13 +16,13 @@ import { within } from "./within.js";
 /** How long the node may take to answer a handshake or a declaration. */
 const ANSWER_WAIT_MS = 30_000;
 
-/** Bytes that wait to be sent before the next answer waits itself. */
+/** Unsent bytes beyond which the next answer waits. */
 const UNSENT_BYTES_MAX = 1024 * 1024;
 
-/** Letters of a tool's error: however they are written, they fit one frame. */
+/** Longest message of a tool's error in characters. In any encoding it fits one frame. */
 const ERROR_LETTERS_MAX = 16 * 1024;
 
-/** Whom the tools are for. */
+/** The sessions that may call the tools. */
 export type Audience = { readonly session: string } | { readonly owner: string };
 
 type ToHost =
@@ -38,7 +38,7 @@ interface CallName {
   call: number;
 }
 
-/** A call whose arguments are coming in, or that is being answered. */
+/** A call whose arguments are arriving, or that is being answered. */
 interface Open {
   arguments: Buffer[];
   bytes: number;
@@ -47,11 +47,11 @@ interface Open {
 
 /** One connection. */
 export class Link {
-  /** Resolves with the WebSocket's code when the connection is over. */
+  /** Resolves with the WebSocket's close code when the connection has ended. */
   readonly ended: Promise<number>;
   #offer: Offer | undefined;
   readonly #calls = new Map<string, Open>();
-  /** What is waited for: the first word, then the answer to a declaration. */
+  /** The pending wait: for the welcome, then for the answer to a declaration. */
   #awaited: { resolve: () => void; reject: (error: Error) => void } | undefined;
 
   private constructor(
@@ -62,7 +62,7 @@ export class Link {
       socket.once("close", (code) => {
         for (const open of this.#calls.values()) open.stop.abort(new Error("the node is gone"));
         this.#calls.clear();
-        this.#awaited?.reject(connectionLost("it was closed"));
+        this.#awaited?.reject(connectionLost("the connection was closed"));
         resolve(code);
       });
     });
@@ -81,7 +81,7 @@ export class Link {
     });
   }
 
-  /** Connects and waits for the node's first word. */
+  /** Connects and waits for the node's welcome. */
   static async open(door: Door, audience: Audience): Promise<Link> {
     const { address } = door;
     const place = path(["tools", "host"], { ...audience });
@@ -98,7 +98,7 @@ export class Link {
         : `ws://${address.authority}${place}`;
     const link = new Link(new WebSocket(url, options), describe(address));
     try {
-      await link.#answered("say welcome");
+      await link.#answered("send its welcome");
     } catch (thrown) {
       link.socket.terminate();
       throw thrown;
@@ -110,13 +110,13 @@ export class Link {
     this.socket.close();
   }
 
-  /** Says what is offered and waits until the node has taken it. */
+  /** Declares the tools and waits until the node accepts them. */
   async declare(offer: Offer): Promise<void> {
     const before = this.#offer;
-    // Calls for the new tools may come before we hear that they are offered.
+    // Calls of the new tools may arrive before the node's confirmation.
     this.#offer = offer;
     try {
-      const accepted = this.#answered("take the tools");
+      const accepted = this.#answered("accept the tools");
       await Promise.all([accepted, this.#send({ kind: "tools" }, offer.declaration)]);
     } catch (thrown) {
       this.#offer = before;
@@ -124,7 +124,7 @@ export class Link {
     }
   }
 
-  /** Waits until the node did what it is to do next. */
+  /** Waits for the node's next confirmation. */
   async #answered(what: string): Promise<void> {
     let late: NodeJS.Timeout | undefined;
     try {
@@ -146,7 +146,7 @@ export class Link {
       if (!binary) throw new Error("a message is text");
       frame = decodeFrame<ToHost>(data);
     } catch {
-      // Nothing after it can be trusted; the next connection starts afresh.
+      // No later message can be trusted; the host connects again.
       this.socket.terminate();
       return;
     }
@@ -161,7 +161,7 @@ export class Link {
         return;
       case "refused":
         this.#awaited?.reject(
-          new WindlassError(header.code, header.message, "see what the tool host may offer"),
+          new WindlassError(header.code, header.message, "correct what the message names"),
         );
         return;
       case "tool_call":
@@ -174,7 +174,7 @@ export class Link {
         return;
       }
       default:
-      // A newer node's word.
+      // A message of a newer node.
     }
   }
 
@@ -191,7 +191,7 @@ export class Link {
     void within.run(key, () => this.#answer(about, open, key));
   }
 
-  /** Runs the tool, and answers unless nobody waits any more. */
+  /** Runs the tool, and answers unless the call was cancelled. */
   async #answer(call: ToolCall, open: Open, key: string): Promise<void> {
     let ok = true;
     let body: Buffer;
@@ -205,7 +205,7 @@ export class Link {
     try {
       await this.#send({ kind: "tool_result", session, turn, call: number, ok }, body, call.signal);
     } catch {
-      // The connection is over, and with it the call.
+      // The connection has ended, and the call with it.
     } finally {
       if (this.#calls.get(key) === open) this.#calls.delete(key);
     }
@@ -218,7 +218,7 @@ export class Link {
     const args: unknown = JSON.parse(Buffer.concat(open.arguments).toString() || "{}");
     open.arguments = [];
     const checked = await checkArguments(tool.input, args);
-    // A tool that nobody waits for is not begun.
+    // Do not start a tool for a cancelled call.
     call.signal.throwIfAborted();
     const value: unknown = await tool.run(checked as never, call);
     const answer = Buffer.from(JSON.stringify(value) ?? "null");
@@ -226,7 +226,7 @@ export class Link {
     return answer;
   }
 
-  /** Sends a message frame by frame, so that those of other calls come between. */
+  /** Sends a message frame by frame, so that frames of other calls come in between. */
   async #send(header: object, body: Buffer, given?: AbortSignal): Promise<void> {
     for (const frame of encodeMessage(header, body)) {
       if (given?.aborted) return;
@@ -241,7 +241,7 @@ export class Link {
   }
 }
 
-/** A failure that is not the tool's own. */
+/** A failure outside of the tool's function. */
 class ToolFault extends Error {
   constructor(
     readonly code: string,
@@ -264,7 +264,7 @@ interface ToolFailure {
   code?: string;
 }
 
-/** What the code sees of what was thrown, in one frame. */
+/** The error that the code sees, in one frame. */
 function failureBody(thrown: unknown): Buffer {
   const failure = failureOf(thrown);
   if (failure.message.length > ERROR_LETTERS_MAX) {
@@ -294,7 +294,7 @@ function refusalOf(status: number | undefined, body: Buffer): WindlassError {
     return new WindlassError(
       "bad_answer",
       `the node refused the tool host with status ${status}`,
-      "see that the node is of the same release with: windlass status",
+      "check that the node has the same release with: windlass status",
     );
   }
 }

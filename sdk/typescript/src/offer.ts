@@ -1,16 +1,16 @@
-// What a host offers, by name, and how it is declared.
+// The tools of a host by name, and their declaration.
 
 import { WindlassError } from "./errors.js";
 import { jsonSchemaOf, type Tool } from "./tool.js";
 
 const TOOL_NAME = /^(?:[A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$/;
 
-/** Tools by their names; a group of tools is one object deeper, or has a dot in its name. */
+/** Tools by name. A group of tools is a nested object, or a name with a dot. */
 export interface Tools {
   readonly [name: string]: Tool | { readonly [name: string]: Tool };
 }
 
-/** What is offered, and how it is declared. */
+/** The offered tools and their declaration. */
 export class Offer {
   private constructor(
     readonly tools: ReadonlyMap<string, Tool>,
@@ -39,7 +39,7 @@ function* flatten(tools: Tools): Generator<[string, Tool]> {
       if (!TOOL_NAME.test(full)) {
         throw new WindlassError(
           "bad_request",
-          `a tool cannot be called ${JSON.stringify(full)}`,
+          `${JSON.stringify(full)} is not a valid tool name`,
           "use letters, digits and underscores, with one group and a dot before it at most",
         );
       }

@@ -2,7 +2,7 @@
 
 type Value = string | number | boolean | null | undefined;
 
-/** `/v1/PARTS?QUERY`; what is absent is not asked. */
+/** `/v1/PARTS?QUERY`. Absent parameters are left out. */
 export function path(parts: readonly string[], query: Record<string, Value> = {}): string {
   const asked = Object.entries(query)
     .filter(([, value]) => value !== undefined && value !== null)

@@ -1,4 +1,4 @@
-// What a turn came to.
+// The result of a turn.
 
 import type { Outcome, Receipt, Turn as TurnView, TurnError, TurnState, Usage } from "./api.js";
 import { WindlassError } from "./errors.js";
@@ -22,15 +22,17 @@ export class Display {
   }
 }
 
-/** A turn that has ended, or that was still going on when the wait was over. */
+/** A turn that has ended, or that still ran when the wait was over. */
 export class TurnResult {
   readonly id: string;
   readonly session: string;
   readonly state: TurnState;
-  /** How it ended; `undefined` when it has not. */
+  /** How it ended; `undefined` if it has not ended. */
   readonly outcome: Outcome | undefined;
-  /** All that it showed, as a REPL would: printed text, the result, a traceback. Long output is cut
-   * in the middle and says so. */
+  /**
+   * Everything that a REPL would show: printed text, the result, a traceback. Long output is cut in
+   * the middle and says so.
+   */
   readonly output: string;
   /** Bytes of output in all. */
   readonly outputBytes: number;
@@ -41,7 +43,7 @@ export class TurnResult {
   readonly error: TurnError | undefined;
   readonly displays: readonly Display[];
   readonly usage: Usage | undefined;
-  /** What was kept and what was lost, where something was. */
+  /** What was kept and what was lost, if something was lost. */
   readonly receipt: Receipt | undefined;
 
   constructor(turn: TurnView, result: string | undefined, displays: readonly Display[]) {
@@ -63,7 +65,7 @@ export class TurnResult {
     return this.outcome === "ok";
   }
 
-  /** Itself, if it ended `ok`. */
+  /** Returns this result if it is `ok`; otherwise throws `TurnFailed`. */
   throwIfError(): this {
     if (this.ok) return this;
     throw new TurnFailed(this);

@@ -21,7 +21,7 @@ import type { TurnResult } from "./result.js";
 import {
   firstWait,
   freshId,
-  type Place,
+  type EventPosition,
   type RunOptions,
   type StreamOptions,
   submitTurn,
@@ -36,11 +36,11 @@ export interface OutputRange {
   bytes: Uint8Array;
   /** Where the range begins. */
   from: number;
-  /** Where to read on. */
+  /** Where to continue reading. */
   next: number;
   /** Bytes of output in all. */
   total: number;
-  /** Bytes that were not kept. */
+  /** Bytes that the node did not keep. */
   dropped: number;
 }
 
@@ -58,7 +58,7 @@ export class Session {
   /** Files in and out of the workspace. */
   readonly files: Files;
   readonly #door: Door;
-  readonly #place: Place;
+  readonly #position: EventPosition;
   readonly #hosts = new Set<ToolHost>();
 
   /** Use {@link Windlass.session} or {@link Windlass.attach}. */
@@ -67,14 +67,14 @@ export class Session {
     this.id = view.id;
     this.workspace = view.workspace;
     this.files = new Files(door, view.id);
-    this.#place = { seen: view.seq };
+    this.#position = { seen: view.seq };
   }
 
-  /** Runs code as a turn and waits for its end. */
+  /** Runs code as a turn and waits until it ends. */
   async run(code: string, options: RunOptions = {}): Promise<TurnResult> {
     options.signal?.throwIfAborted();
     const id = options.id ?? freshId("t");
-    const turn = new Turn(this.#door, this.id, id, this.#place, this.#place.seen);
+    const turn = new Turn(this.#door, this.id, id, this.#position, this.#position.seen);
     const interrupting = turn.interruptOn(options.signal);
     const began = Date.now();
     try {
@@ -88,8 +88,10 @@ export class Session {
     }
   }
 
-  /** Runs code as a turn and gives its events as they happen, each once, also when the node is
-   * restarted meanwhile. Leaving the loop leaves the turn running. */
+  /**
+   * Runs code as a turn and yields its events as they happen, each once, also over a restart of the
+   * node. Leaving the loop does not stop the turn.
+   */
   async *stream(
     code: string,
     options: StreamOptions = {},
@@ -99,7 +101,7 @@ export class Session {
     yield* turn.events(options);
   }
 
-  /** Hands a turn to the node and returns at once. */
+  /** Submits a turn and returns at once. */
   async submit(
     code: string,
     options: Pick<RunOptions, "id" | "deadlineMs"> = {},
@@ -107,15 +109,15 @@ export class Session {
     const { seq } = await this.look();
     const { id, deadlineMs } = options;
     const { number, id: known } = await submitTurn(this.#door, this.id, code, { id, deadlineMs }, 0);
-    return new Turn(this.#door, this.id, known, this.#place, seq, number);
+    return new Turn(this.#door, this.id, known, this.#position, seq, number);
   }
 
-  /** A turn that was submitted before, by its id. */
+  /** An earlier turn, by its id. */
   turn(id: string): Turn {
-    return new Turn(this.#door, this.id, id, this.#place, 0);
+    return new Turn(this.#door, this.id, id, this.#position, 0);
   }
 
-  /** The session's events after `after`, from the first by default, until it is over. */
+  /** The session's events after `after`, by default from the first, until the session ends. */
   events(
     options: { after?: number; signal?: AbortSignal } = {},
   ): AsyncGenerator<SessionEvent, void, undefined> {
@@ -130,7 +132,7 @@ export class Session {
     return host;
   }
 
-  /** Stops the turn that runs, if one does; the state stays. */
+  /** Stops the running turn, if there is one. Variables stay. */
   async interrupt(): Promise<void> {
     try {
       await this.#post("interrupt");
@@ -140,9 +142,10 @@ export class Session {
   }
 
   /**
-   * A twin of this session, which must be idle: a session with the same variables, in a copy of the
-   * workspace; what it does not have (threads, sockets, ...); which threads and processes from
-   * before the fork could still reach it; and directories that its workspace was made without.
+   * Forks this session, which must be idle. Returns the twin, a session with the same variables in
+   * a copy of the workspace; what it does not have (threads, sockets, ...); the threads and
+   * processes from before the fork that could still reach it; and the directories that its
+   * workspace lacks.
    */
   async fork(
     options: ForkSession = {},
@@ -168,12 +171,12 @@ export class Session {
     };
   }
 
-  /** Starts afresh: a new worker, without the variables. */
+  /** Starts a new worker, without the variables. */
   async reset(): Promise<void> {
     await this.#post("reset");
   }
 
-  /** The session as it is now. */
+  /** The current state of the session. */
   look(): Promise<SessionView> {
     const place = path(["sessions", this.id]);
     return this.#door.json<SessionView>({ method: "GET", path: place, repeat: "freely" });
@@ -205,13 +208,13 @@ export class Session {
     return this.#door.json<SearchResult>({ method: "GET", path: place, repeat: "freely" });
   }
 
-  /** What the code reached for over the network. */
+  /** The hosts that the code tried to reach. */
   egress(): Promise<EgressLog> {
     const place = path(["sessions", this.id, "egress"]);
     return this.#door.json<EgressLog>({ method: "GET", path: place, repeat: "freely" });
   }
 
-  /** Ends the session and everything it started. One that is over already is left as it is. */
+  /** Ends the session and everything it started. Does nothing if the session has ended already. */
   async close(options: { graceMs?: number } = {}): Promise<void> {
     for (const host of this.#hosts) host.close();
     try {
@@ -220,7 +223,7 @@ export class Session {
         path: path(["sessions", this.id], { grace_ms: options.graceMs }),
         repeat: "freely",
         waitMs: options.graceMs,
-        // A node that is gone is not started for this: its keepers end what is left.
+        // Do not start an absent node for this: its keepers end the session.
         start: false,
       });
     } catch (thrown) {

@@ -1,6 +1,6 @@
-// Server-sent events, as text to read: bytes in, the data of whole events out.
+// Parses server-sent events: bytes in, the data of whole events out.
 
-/** The longest unfinished event; a longer one is no event of a node's. */
+/** The longest unfinished event. No node sends a longer one. */
 const EVENT_BYTES_MAX = 8 * 1024 * 1024;
 
 const NEWLINE = 10;

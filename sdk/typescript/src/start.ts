@@ -1,21 +1,21 @@
-// Starts the node, at most one per runtime directory, by `windlass up`: the program takes the start
-// lock that all clients share (which JavaScript cannot), and puts the node into a process session
-// of its own. Returns when the node is ready.
+// Starts the node, at most one per runtime directory, with `windlass up`. That program takes the
+// start lock that all clients share (JavaScript cannot), and starts the node in a separate process
+// session. Returns when the node is ready.
 
 import { spawn } from "node:child_process";
 
 import type { Dirs, Environment } from "./address.js";
 import { asError, WindlassError } from "./errors.js";
 
-/** How long the node may take: another client's start, then our own. */
+/** How long the start may take: another client's start, then this one. */
 const START_WAIT_MS = 90_000;
 
-/** Bytes kept of what the program says. */
+/** Most bytes of the program's output that are kept. */
 const SAID_BYTES_MAX = 16 * 1024;
 
 export async function startNode(program: string, dirs: Dirs, env: Environment): Promise<void> {
   const child = spawn(program, ["up"], {
-    // A Ctrl-C at the terminal must not end the start half way.
+    // A Ctrl-C at the terminal must not end the start halfway.
     detached: true,
     cwd: "/",
     stdio: ["ignore", "ignore", "pipe"],
@@ -24,7 +24,7 @@ export async function startNode(program: string, dirs: Dirs, env: Environment): 
       WINDLASS_RUNTIME_DIR: dirs.runtime,
       WINDLASS_STATE_DIR: dirs.state,
       WINDLASS_URL: undefined,
-      // A secret of the client's: the node has its own, in a file.
+      // The client's secret. The node has its token in a file.
       WINDLASS_TOKEN: undefined,
     },
   });
@@ -52,7 +52,7 @@ export async function startNode(program: string, dirs: Dirs, env: Environment): 
   }
 }
 
-/** Reads what the CLI says of a failure: `error:`, `code:` and `help:`. */
+/** Parses the CLI's error output: `error:`, `code:` and `help:`. */
 function failed(said: string, status: string): WindlassError {
   const message = /^error: ([\s\S]*?)(?=\ncode: |\nhelp: |\s*$(?![\s\S]))/m.exec(said)?.[1];
   const code = /^code: (\S+)$/m.exec(said)?.[1];
@@ -60,6 +60,6 @@ function failed(said: string, status: string): WindlassError {
   return new WindlassError(
     code ?? "start_failed",
     `the node did not start: ${message ?? (said.trim() || `windlass up ended with ${status}`)}`,
-    help ?? "see what it says with: windlass node --foreground",
+    help ?? "run the node in the foreground to see its messages: windlass node --foreground",
   );
 }

@@ -1,12 +1,12 @@
-// A host tool: a function of this program that the code in a session can call. Owns how its
-// arguments are described and checked.
+// A host tool: a function of this program that the code in a session can call. Owns the description
+// and the check of its arguments.
 
 import { WindlassError } from "./errors.js";
 
 /** A JSON schema of an object. */
 export type JsonSchema = { readonly [key: string]: unknown };
 
-/** A schema of a library that follows Standard Schema, as zod 4 does. */
+/** A schema of a library that follows Standard Schema, such as zod 4. */
 interface StandardSchema<Input, Output> {
   readonly "~standard": {
     readonly version: 1;
@@ -30,7 +30,7 @@ interface Issue {
 
 type AnyStandard = StandardSchema<unknown, unknown>;
 
-/** What describes a tool's arguments: a zod 4 object or the like, or a JSON schema. */
+/** The schema of a tool's arguments: a zod 4 object or similar, or a JSON schema. */
 export type InputSchema = AnyStandard | JsonSchema;
 
 /** The arguments as the function gets them. */
@@ -44,9 +44,9 @@ export interface ToolCall {
   readonly turn: number;
   readonly call: number;
   readonly name: string;
-  /** How long an answer was waited for when the call came. */
+  /** How long the code waits for an answer, counted from the arrival of the call. */
   readonly deadlineMs: number;
-  /** Aborts when nobody waits for the answer any more; its reason says why. */
+  /** Aborts when the code no longer waits for the answer; the reason says why. */
   readonly signal: AbortSignal;
 }
 
@@ -58,13 +58,13 @@ export interface Tool {
 }
 
 export interface ToolDefinition<Schema extends InputSchema> {
-  /** What it does, for the model that writes the code. Its first line is shown in lists. */
+  /** What the tool does, for the model that writes the code. Lists show its first line. */
   description?: string | undefined;
-  /** What its arguments are. Default: any, by name. */
+  /** The schema of its arguments. Default: any named arguments. */
   input?: Schema | undefined;
-  /** How long a call may take where the code does not say. */
+  /** Default deadline of a call. */
   deadlineMs?: number | undefined;
-  /** Answers a call with a JSON value. What it throws is raised in the code. */
+  /** Answers a call with a JSON value. An exception is raised in the code. */
   run: (args: ArgumentsOf<Schema>, call: ToolCall) => unknown;
 }
 
@@ -75,14 +75,14 @@ export function tool<Schema extends InputSchema = JsonSchema>(
   return definition as Tool;
 }
 
-/** What a tool's arguments are, as a JSON schema. */
+/** The JSON schema of a tool's arguments. */
 export async function jsonSchemaOf(name: string, input: InputSchema): Promise<JsonSchema> {
   if (!isStandard(input)) return input;
   const made = input["~standard"].jsonSchema?.input({ target: "draft-2020-12" });
   return withoutDialect(made ?? (await jsonSchemaByZod(name, input)));
 }
 
-/** The arguments, checked where the schema can. */
+/** The arguments, checked if the schema can check them. */
 export async function checkArguments(
   input: InputSchema | undefined,
   args: unknown,
@@ -93,7 +93,7 @@ export async function checkArguments(
   throw new ArgumentsRefused(checked.issues.map(explain).join("; "));
 }
 
-/** The arguments are not what the tool's schema says. */
+/** The arguments do not match the tool's schema. */
 export class ArgumentsRefused extends Error {
   override readonly name = "TypeError";
 }
@@ -107,7 +107,7 @@ function isStandard(input: InputSchema): input is AnyStandard {
   return "~standard" in input;
 }
 
-/** Releases of zod 4 before schemas could describe themselves. */
+/** For releases of zod 4 whose schemas cannot describe themselves. */
 async function jsonSchemaByZod(name: string, input: AnyStandard): Promise<Record<string, unknown>> {
   if (input["~standard"].vendor === "zod" && "_zod" in input) {
     const { toJSONSchema } = await import("zod");
@@ -115,7 +115,7 @@ async function jsonSchemaByZod(name: string, input: AnyStandard): Promise<Record
   }
   throw new WindlassError(
     "bad_request",
-    `the schema of tool ${name} cannot be turned into a JSON schema`,
+    `the schema of tool ${name} cannot be converted to a JSON schema`,
     "use zod 4, another library with Standard JSON Schema, or a plain JSON schema",
   );
 }

@@ -1,4 +1,4 @@
-// One turn: submitted under an id of our own, so that sending it again runs it once; waited for,
+// One turn: submitted with a chosen id, so that sending it again runs it once; waited for,
 // answered, interrupted, followed.
 
 import { randomBytes } from "node:crypto";
@@ -18,37 +18,37 @@ import { bytesOf, eventsAfter, follow, type SessionEvent } from "./events.js";
 import { path } from "./paths.js";
 import { Display, TurnResult } from "./result.js";
 
-/** How long one request waits for a turn; a wait is made of as many as it takes. */
+/** How long one request waits for a turn. A longer wait takes several requests. */
 const POLL_WAIT_MS = 30_000;
 
-/** Random bytes in a made id: 2^96 never meet. */
+/** Random bytes in a generated id: 2^96 values, so two ids do not collide. */
 const ID_BYTES = 12;
 
-/** Events read at once to find a turn's end. */
+/** Events per request when searching for a turn's end. */
 const END_EVENTS_MAX = 200;
 
 /** Displays fetched at once. */
 const DISPLAYS_AT_ONCE = 8;
 
-/** How long an interrupt is repeated for a turn that the node has not heard of yet. */
+/** How long an interrupt is retried for a turn that the node does not know yet. */
 const INTERRUPT_REPEATED_MS = 10_000;
 
-/** What the code asks for. */
+/** The input that the code asks for. */
 export interface InputRequest extends StdinWait {
   turn: string;
 }
 
-/** Answers a question of the code's; `undefined` or `null` ends its input. */
+/** Answers the code's `input()`; `undefined` or `null` ends its input. */
 export type OnInput = (
   asked: InputRequest,
 ) => string | null | undefined | Promise<string | null | undefined>;
 
 export interface WaitOptions {
-  /** Answers `input()`. Without it the code's input is at its end. */
+  /** Answers `input()`. Without it the code finds the end of its input. */
   onInput?: OnInput | undefined;
-  /** Interrupts the turn when it aborts; the result then says `interrupted`. */
+  /** Interrupts the turn when the signal aborts; the outcome is then `interrupted`. */
   signal?: AbortSignal | undefined;
-  /** How long to wait for the end; the turn goes on. Default: as long as it takes. */
+  /** How long to wait for the end. The turn continues afterwards. Default: no limit. */
   waitMs?: number | undefined;
   /** The most output bytes in the result. */
   outputBytesMax?: number | undefined;
@@ -57,15 +57,15 @@ export interface WaitOptions {
 export interface RunOptions extends WaitOptions {
   /** How long the turn may run. Default: no limit. */
   deadlineMs?: number | undefined;
-  /** The turn's id; sending the same one again runs it once. Default: a fresh one. */
+  /** The turn's id. Sending the same id again runs the turn once. Default: a new id. */
   id?: string | undefined;
 }
 
 export type StreamOptions = Omit<RunOptions, "waitMs" | "outputBytesMax">;
 
-/** The place in a session's events that a turn's handle shares with its session. */
-export interface Place {
-  /** Events up to here are before any turn that is yet to be submitted. */
+/** The position in a session's events, shared by the session and its turns. */
+export interface EventPosition {
+  /** Events up to this one come before any turn that is submitted later. */
   seen: number;
 }
 
@@ -73,7 +73,7 @@ export function freshId(prefix: string): string {
   return prefix + randomBytes(ID_BYTES).toString("hex");
 }
 
-/** Hands a turn to the node. With `waitMs` the answer may already be the end. */
+/** Submits a turn. With `waitMs` the answer may already hold the end. */
 export function submitTurn(
   door: Door,
   session: string,
@@ -102,19 +102,19 @@ export function firstWait(waitMs: number | undefined): number {
   return Math.min(waitMs ?? POLL_WAIT_MS, POLL_WAIT_MS);
 }
 
-/** A turn that was handed to the node. */
+/** A submitted turn. */
 export class Turn {
   constructor(
     private readonly door: Door,
     readonly session: string,
     readonly id: string,
-    private readonly place: Place,
-    /** Its own events are after this one. */
+    private readonly position: EventPosition,
+    /** The turn's events come after this one. */
     private readonly after: number,
     private readonly number?: number,
   ) {}
 
-  /** The turn as it is now. */
+  /** The current state of the turn. */
   look(query: { waitMs?: number; outputBytesMax?: number | undefined } = {}): Promise<TurnView> {
     const { waitMs, outputBytesMax } = query;
     return this.door.json<TurnView>({
@@ -125,12 +125,12 @@ export class Turn {
     });
   }
 
-  /** Waits for its end, and answers what it asks for on the way. */
+  /** Waits for the end of the turn, and answers its input requests. */
   async wait(options: WaitOptions = {}): Promise<TurnResult> {
     return this.settle(undefined, options);
   }
 
-  /** Stops it; the session's state stays. A turn that is over already is left as it is. */
+  /** Stops the turn; the session's state stays. Does nothing if the turn has ended already. */
   async interrupt(): Promise<void> {
     try {
       await this.#post("interrupt", undefined, "freely");
@@ -139,7 +139,7 @@ export class Turn {
     }
   }
 
-  /** Gives it input; `null` says that none follows. */
+  /** Sends input to the turn; `null` is the end of input. */
   async input(text: string | Uint8Array | null): Promise<void> {
     const input: TurnInput =
       text === null
@@ -150,7 +150,10 @@ export class Turn {
     await this.#post("input", input, "if_not_sent");
   }
 
-  /** Its events as they happen, each once, to its end. Leaving the loop leaves the turn running. */
+  /**
+   * The turn's events as they happen, each once, to its end. Leaving the loop does not stop the
+   * turn.
+   */
   async *events(
     options: Pick<WaitOptions, "onInput" | "signal"> = {},
   ): AsyncGenerator<SessionEvent, void, undefined> {
@@ -165,7 +168,7 @@ export class Turn {
           const { prompt, secret } = event;
           await this.#answer(options.onInput, { prompt, secret }, options.signal);
         }
-        if (event.kind === "turn_ended") this.place.seen = Math.max(this.place.seen, event.seq);
+        if (event.kind === "turn_ended") this.position.seen = Math.max(this.position.seen, event.seq);
         if (event.kind === "turn_ended" || ended) return;
       }
     } finally {
@@ -173,7 +176,10 @@ export class Turn {
     }
   }
 
-  /** Waits from what is known of the turn on. The caller sees to interrupts when `turn` is given. */
+  /**
+   * Waits for the end, starting from the given state. If `turn` is given, the caller handles
+   * interrupts.
+   */
   async settle(turn: TurnView | undefined, options: WaitOptions): Promise<TurnResult> {
     const until = options.waitMs === undefined ? Infinity : Date.now() + options.waitMs;
     const interrupting = turn === undefined ? this.interruptOn(options.signal) : undefined;
@@ -199,7 +205,7 @@ export class Turn {
   interruptOn(signal: AbortSignal | undefined): { stop(): void } {
     const over = new AbortController();
     const act = (): void => {
-      // A failure to interrupt shows where the turn is waited for.
+      // A failed interrupt shows up in the wait for the turn.
       void this.#interruptOnceKnown(over.signal).catch(() => undefined);
     };
     if (signal?.aborted) act();
@@ -212,7 +218,7 @@ export class Turn {
     };
   }
 
-  /** The interrupt may overtake the turn on its way to the node. */
+  /** Retries while the node does not know the turn: the interrupt may overtake the turn. */
   async #interruptOnceKnown(over: AbortSignal): Promise<void> {
     const began = Date.now();
     for (let wait = 1; !over.aborted; wait = Math.min(wait * 2, 100)) {
@@ -226,7 +232,7 @@ export class Turn {
     }
   }
 
-  /** Asks whoever answers, and passes it on; a turn that was stopped meanwhile needs no answer. */
+  /** Gets the answer and sends it. A turn that was stopped meanwhile needs no answer. */
   async #answer(
     onInput: OnInput | undefined,
     asked: StdinWait,
@@ -236,7 +242,7 @@ export class Turn {
     try {
       const answering = signal?.aborted ? undefined : onInput?.({ ...asked, turn: this.id });
       const answer = await Promise.race([stopped.promise, answering]);
-      // Once this is answered the turn waits for input no more.
+      // After this request the turn no longer waits for input.
       if (typeof answer === "symbol") return await this.interrupt();
       if (answer === undefined || answer === null) await this.input(null);
       else await this.input(answer.endsWith("\n") ? answer : `${answer}\n`);
@@ -263,12 +269,12 @@ export class Turn {
     return new TurnResult(turn, result, displays);
   }
 
-  /** The result's text, which stands among the turn's last events. */
+  /** The result's text, which is among the turn's last events. */
   async #lastValue(number: number): Promise<string | undefined> {
     const found = new LastValue(number);
     const after = await this.#read(found, this.after, 1);
     if (found.ended) return found.text();
-    // Much was printed since: look at the newest events, and at all only if those are too new.
+    // The output is long: read the newest events first, and all events only if those are too new.
     const place = path(["sessions", this.session]);
     const session = await this.door.json<SessionView>({ method: "GET", path: place, repeat: "freely" });
     const newest = session.seq - END_EVENTS_MAX;
@@ -281,7 +287,7 @@ export class Turn {
     return found.text();
   }
 
-  /** Gives `found` up to `pages` pages of events; returns where to read on. */
+  /** Passes up to `pages` pages of events to `found`; returns where to continue reading. */
   async #read(found: LastValue, after: number, pages: number): Promise<number> {
     for (let page = 0; page < pages && !found.ended; page++) {
       const { events, ...next } = await eventsAfter(this.door, this.session, after, END_EVENTS_MAX);
@@ -289,7 +295,7 @@ export class Turn {
       after = next.after;
       if (events.length === 0 || next.ended) break;
     }
-    if (found.ended) this.place.seen = Math.max(this.place.seen, found.ended);
+    if (found.ended) this.position.seen = Math.max(this.position.seen, found.ended);
     return after;
   }
 
@@ -305,7 +311,7 @@ export class Turn {
 /** Finds the value of a turn's last expression among events. */
 class LastValue {
   readonly #pieces: Uint8Array[] = [];
-  /** Nothing of it is before the first event that was seen. */
+  /** True when no part of the value is before the first event that was seen. */
   whole = false;
   /** The event that ended the turn. */
   ended: number | undefined;

@@ -116,7 +116,7 @@ describe("a workspace's files", LIMIT, () => {
     const seen: Watched[] = [];
     const watching = s.files.watch("watched", { signal: stop.signal });
     const first = watching.next();
-    // The first word may come before the watch is set up: say it until it is heard.
+    // The first change may happen before the watch is set up: repeat it until it is reported.
     let heard = false;
     void first.then(() => (heard = true));
     for (let n = 0; !heard; n++) await s.run(`open('watched/made${n}', 'w').close()`);

@@ -158,7 +158,7 @@ describe("a tool host", LIMIT, () => {
     const host = await opening;
     node.declared = (host) => host.say({ kind: "refused", code: "overloaded", message: "full" });
     stub.socket.terminate();
-    // Too much is waited out; a refusal for good is not.
+    // The host waits after `overloaded`, and gives up after a final refusal.
     await node.host();
     node.declared = (host) => host.say({ kind: "refused", code: "bad_request", message: "never" });
     await assert.rejects(host.closed, { message: "never" });

@@ -39,7 +39,7 @@ describe("a node that is killed", LIMIT, () => {
       seqs.push(event.seq);
       kinds.push(event.kind);
       if (event.kind === "output" && event.stream === "stdout") printed += event.text;
-      // What comes next can only come by another node.
+      // Later events can only come from another node.
       if (kills < 2 && printed.includes(`gate ${kills}\n`)) {
         await node.kill9();
         await writeFile(join(s.workspace, `go${kills}`), "");

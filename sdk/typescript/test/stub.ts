@@ -1,5 +1,5 @@
-// A stub of a node that does what a real one does only now and then: cuts connections at a chosen
-// moment, sends frames in a chosen order. Speaks the tool hosts' protocol and answers every request.
+// A stub node for rare behaviour: it cuts connections at a chosen moment and sends frames in a
+// chosen order. It speaks the tool hosts' protocol and answers every request.
 
 import { once } from "node:events";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
@@ -42,7 +42,7 @@ export class StubHost {
     this.say({ kind: "tool_call", session: "s", turn: 1, call, name, deadline_ms: 1000 }, JSON.stringify(args));
   }
 
-  /** The first frame that fits, taken out. */
+  /** Removes and returns the first matching frame. */
   async frame(fits: (header: Header) => boolean): Promise<Frame<Header>> {
     for (;;) {
       const at = this.frames.findIndex((frame) => fits(frame.header));
@@ -116,7 +116,7 @@ export class StubNode {
     return new Promise((resolve) => this.#waiting.push(resolve));
   }
 
-  /** Goes as a killed node would. */
+  /** Ends as a killed node would. */
   async die(host: StubHost): Promise<void> {
     host.socket.terminate();
     this.server.closeAllConnections();

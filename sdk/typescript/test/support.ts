@@ -1,5 +1,5 @@
-// A node of a test's own: the real program, directories of its own with short paths, and a certain
-// end for everything it started.
+// A separate node for a test: the real program in its own directories with short paths. Everything
+// it started is ended.
 
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -10,7 +10,7 @@ import { setTimeout as pause } from "node:timers/promises";
 
 import { Windlass, type WindlassOptions } from "../src/index.js";
 
-/** How long a test waits for what must happen. */
+/** How long a test waits for an expected event. */
 export const WAIT_MS = 30_000;
 
 /** Ends a test that hangs. */
@@ -39,7 +39,7 @@ export class TestNode {
     return new TestNode(base, env);
   }
 
-  /** A new client, which starts the node when there is none. */
+  /** A new client, which starts the node if none runs. */
   client(options: WindlassOptions = {}): Windlass {
     const client = new Windlass({ env: this.env, ...options });
     this.#clients.push(client);
@@ -53,7 +53,7 @@ export class TestNode {
     return ran.stdout;
   }
 
-  /** Kills the node as a crash would, and waits until it is gone. Keepers live on. */
+  /** Kills the node as a crash would, and waits until it is gone. Keepers continue. */
   async kill9(): Promise<void> {
     const probe = new Windlass({ env: this.env, start: false });
     const { pid } = await probe.status();
@@ -70,7 +70,7 @@ export class TestNode {
       await probe.stopNode("end");
       await until(() => isGone(pid));
     } catch {
-      // None runs.
+      // No node runs.
     }
     probe.close();
     for (const client of this.#clients) client.close();
@@ -78,13 +78,13 @@ export class TestNode {
     await rm(this.base, { recursive: true, force: true, maxRetries: 5 });
   }
 
-  /** Refuses to touch a process that is not of this test's directories. */
+  /** Refuses to touch a process outside of this test's directories. */
   #own(pid: number): void {
     const environment = readFileSync(`/proc/${pid}/environ`, "utf8");
     if (!environment.includes(this.base)) throw new Error(`${pid} is not this test's node`);
   }
 
-  /** Nodes and keepers of these directories that are still there. */
+  /** Nodes and keepers of these directories that still run. */
   async #left(): Promise<number[]> {
     const left: number[] = [];
     for (const name of await readdir("/proc")) {
@@ -101,7 +101,7 @@ export class TestNode {
   }
 }
 
-/** Waits until `holds`, and fails when it does not for too long. */
+/** Waits until `holds` is true, and fails after a time limit. */
 export async function until(holds: () => boolean | Promise<boolean>): Promise<void> {
   const end = Date.now() + WAIT_MS;
   while (!(await holds())) {

@@ -133,7 +133,7 @@ describe("a tool", LIMIT, () => {
     const turn = await s.run("tools.slow()", { signal: stop.signal });
     assert.equal(turn.outcome, "interrupted");
     await until(() => reasons.length === 1);
-    // The node's word and the code's own may come in either order.
+    // The messages of the node and of the code may come in either order.
     assert.match(reasons[0]!, /interrupted|given_up/);
     const late = await s.run("tools(deadline=0.05).slow()");
     assert.match(late.output, /ToolDeadlinePassed/);

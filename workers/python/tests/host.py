@@ -1,7 +1,7 @@
-"""Tools for the tests: what a node and a tool host answer, given by functions.
+"""Tools for the tests: functions give the answers of a node and a tool host.
 
-Owns the answers. A tool is a function of its arguments by name; it may return a value, raise `Fail`, or
-return `LATER`: then the test answers by itself, with `answer`.
+Owns the answers. A tool is a function of its named arguments. It may return a value, raise `Fail`,
+or return `LATER`: then the test answers with `answer`.
 """
 
 import json
@@ -14,7 +14,7 @@ LATER = object()
 
 
 class Fail(Exception):
-    """The error that a tool is to answer with."""
+    """The error with which a tool answers."""
 
     def __init__(self, message, **fields):
         super().__init__(message)
@@ -26,7 +26,7 @@ class Host:
         self.keeper = keeper
         self.tools = {}
         self.described = {}
-        # All calls of tools so far, those for the node aside: (name, arguments, header).
+        # All tool calls so far, without those of the node's own tools: (name, arguments, header).
         self.calls = []
         self.cancelled = []
         self._parts = {}
@@ -36,7 +36,7 @@ class Host:
         self.described[name] = (description, {"type": "object", **schema})
 
     def run(self, code, *answers):
-        """One turn, its calls and its questions answered."""
+        """Run one turn, and answer its calls and input requests."""
         self.keeper.start(code)
         return self.until_idle(*answers)
 
@@ -54,7 +54,7 @@ class Host:
                 self.take(told.last)
 
     def until_called(self, count):
-        """Answer until there were so many calls, and return them."""
+        """Answer until there were `count` calls, and return them."""
         while len(self.calls) < count:
             self.take(self.keeper.pick("tool_call", "tool_cancel"))
         return self.calls
@@ -131,7 +131,7 @@ class WithHost(unittest.TestCase):
         raise Fail(message, **fields)
 
     def check(self, code, shown, *answers):
-        """Run the code, and see the value of its last expression."""
+        """Run the code, and check the value of its last expression."""
         told = self.run_code(code, *answers)
         self.assertEqual((told.result, told.traceback), (shown + "\n" if shown else "", ""), code)
         return told

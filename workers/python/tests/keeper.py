@@ -1,7 +1,8 @@
 """A small keeper for the tests: a real worker process, a real socket pair, real pipes.
 
-Owns the process and everything it says, in the order a keeper would pass it on: the pipes are drained
-before a frame is looked at. Never sleeps: it waits for what the worker says, with a deadline.
+Owns the process and everything it sends, in the order in which a keeper would pass it on: the pipes
+are drained before a frame is read. Never sleeps: it waits for the worker's messages, with a
+deadline.
 """
 
 import json
@@ -24,7 +25,7 @@ PYTHON = os.environ.get("WORKER_PYTHON", sys.executable)
 DEADLINE_S = 20.0
 CHUNK = 128 * 1024
 READS_MAX = 64
-# How often a turn that goes on after its interrupt is nudged.
+# How often an interrupted turn that continues is nudged.
 NUDGE_S = 0.05
 
 
@@ -86,7 +87,7 @@ class Keeper:
             try:
                 data = data[self.socket.send(data) :]
             except BlockingIOError:
-                # As a keeper must: it never stops reading in order to write.
+                # A keeper never stops reading in order to write.
                 self._take_in(write=True)
 
     def start(self, code):
@@ -107,7 +108,7 @@ class Keeper:
     # From the worker.
 
     def until(self, *kinds, **fields):
-        """Everything said up to and with the first message of one of the kinds."""
+        """All messages up to and including the first one of these kinds."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             for at, event in enumerate(self.said):
@@ -117,7 +118,7 @@ class Keeper:
             self._take_in(deadline=deadline)
 
     def pick(self, *kinds):
-        """The first message of one of the kinds; all else that was said stays."""
+        """The first message of one of these kinds; the others stay."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             for at, event in enumerate(self.said):
@@ -126,13 +127,13 @@ class Keeper:
             self._take_in(deadline=deadline)
 
     def until_printed(self, text):
-        """Until the pipes have given that text, which is not taken away."""
+        """Wait until the pipes have delivered that text, which stays in `said`."""
         deadline = time.monotonic() + DEADLINE_S
         while text not in Told(self.said).printed:
             self._take_in(deadline=deadline)
 
     def run(self, code, *answers):
-        """One turn, with an answer to each question."""
+        """Run one turn, with an answer to each input request."""
         self.start(code)
         said = []
         for answer in answers:
@@ -141,7 +142,7 @@ class Keeper:
         return Told(said + self.until("idle", turn=self.turn).events)
 
     def ended(self):
-        """The exit status, once the process has ended by itself; what it said is in `said`."""
+        """The exit status, once the process has ended by itself; its messages are in `said`."""
         deadline = time.monotonic() + DEADLINE_S
         while len(self._closed) < 3:
             self._take_in(deadline=deadline)
@@ -167,7 +168,7 @@ class Keeper:
         self._parse()
 
     def _read(self, fd):
-        """What is there; of a flood, a part."""
+        """The available bytes; of a flood, a part."""
         parts = []
         try:
             while len(parts) < READS_MAX:
@@ -194,7 +195,7 @@ class Keeper:
 
 
 class Told:
-    """What a worker said: events from the pipes have `fd`, messages have `kind`."""
+    """The messages of a worker: events from the pipes have `fd`, messages have `kind`."""
 
     def __init__(self, events):
         self.events = events
@@ -241,7 +242,7 @@ class Told:
         return self.last.get("error")
 
     def displays(self):
-        """(mime, bytes, id, update) of each display, its frames put together."""
+        """(mime, bytes, id, update) of each display, with its frames joined."""
         found, parts = [], b""
         for event in self.all("display"):
             parts += event["body"]

@@ -1,4 +1,4 @@
-"""The guard that keeps a zygote from importing what sessions can write."""
+"""The guard keeps a zygote from importing modules that sessions can write to."""
 
 import importlib
 import os
@@ -42,7 +42,7 @@ class ImportGuardTest(unittest.TestCase):
     def test_a_file_with_a_second_name_is_refused(self):
         self.write("two_names.py", "raise SystemExit('it ran')")
         os.link(os.path.join(self.place, "two_names.py"), os.path.join(self.place, "another"))
-        with ImportGuard([]), self.assertRaisesRegex(ImportError, "second name"):
+        with ImportGuard([]), self.assertRaisesRegex(ImportError, "second hard link"):
             importlib.import_module("two_names")
 
     def test_everything_else_is_imported_as_ever(self):

@@ -8,7 +8,8 @@ from test_cells import WithKeeper
 
 class Stopping(WithKeeper):
     def stop(self, code, ready=None):
-        """Start the code, interrupt it when it has printed `ready`, and see the state intact."""
+        """Start the code, interrupt it when it has printed `ready`, and check that the state is
+        intact."""
         self.run_code("kept = [1, 2, 3]")
         self.keeper.start(code)
         self.keeper.until_printed(ready or "on\n")

@@ -1,4 +1,4 @@
-"""Order and completeness of what is printed, and to which turn it belongs."""
+"""Order and completeness of printed output, and the turn that it belongs to."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Children of the worker: they never reach the protocol, and everything that makes them works."""
+"""Children of the worker: they never reach the protocol, and every way to start them works."""
 
 import unittest
 

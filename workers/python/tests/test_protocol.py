@@ -1,4 +1,4 @@
-"""The worker's side of the protocol: the first word, the last, and what is not understood."""
+"""The worker's side of the protocol: its first message, its last, and unknown messages."""
 
 import unittest
 

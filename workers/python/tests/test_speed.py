@@ -1,4 +1,5 @@
-"""What a turn and a start cost, beside what the machine charges anybody. Prints; asserts little."""
+"""The cost of a turn and of a start, compared with the machine's own cost. Prints; asserts little.
+"""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""A tool is called by its name, blocks, and returns or raises what it did elsewhere."""
+"""A tool is called by its name, blocks, and returns or raises what its host function did."""
 
 import os
 import signal
@@ -122,7 +122,7 @@ class Arguments(WithHost):
             self.assertIn(message, told.error["message"])
             self.assertNotIn("windlass_worker", told.traceback)
         told = self.run_code("a = []\na.append(a)\ntools.free(a=a)")
-        self.assertIn("'a' cannot be sent as JSON: it is nested too deeply", told.error["message"])
+        self.assertIn("'a' cannot be sent as JSON: the value is nested too deeply", told.error["message"])
         self.assertEqual(self.host.calls, [])
 
     def test_strange_schemas_are_no_obstacle(self):
@@ -335,7 +335,7 @@ class Interrupting(WithHost):
         self.assertEqual((told.result, told.printed), ("'of the code'\n", "in the handler: 1\n"))
 
     def until_asleep(self):
-        """Until the worker's main thread sleeps: its call is sent, so it waits."""
+        """Wait until the worker's main thread sleeps: its call is sent, so it waits."""
         deadline = time.monotonic() + 10
         state = ""
         while state != "S":

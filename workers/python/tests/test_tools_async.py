@@ -1,4 +1,4 @@
-"""Where an event loop runs, the same names are awaited, and many calls are on their way at once."""
+"""Where an event loop runs, the same names are awaited, and many calls are open at once."""
 
 import unittest
 

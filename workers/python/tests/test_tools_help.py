@@ -1,4 +1,4 @@
-"""What code, and the model that wrote it, can find out about a tool."""
+"""What the code, and the model that wrote it, can learn about a tool."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Large arguments and results, in frames that may be mixed, and the limit."""
+"""Large arguments and results, in frames that may be interleaved, and the limit."""
 
 import json
 import select
@@ -75,12 +75,13 @@ class Large(WithHost):
         self.run_code("import threading\ntext = 'x' * 8_000_000\n"
                       "def small():\n    tools.wait(1)\n    print('read')\n"
                       "def large():\n    try: tools.wait(text)\n    except tools.ToolError as e: print(e)")
-        # The main thread waits until the small call is on its way: it would stand behind the large one.
+        # The main thread waits until the small call is sent: it would otherwise queue behind the
+        # large one.
         self.keeper.start("a = threading.Thread(target=small); a.start()\ntools.wait(0)\n"
                           "b = threading.Thread(target=large); b.start(); b.join(); a.join()")
         calls = {arguments["value"]: call for _, arguments, call in self.host.until_called(2)}
         self.host.answer(calls[0], None)
-        # The large call fills the socket, and its thread is stuck until more is read of it; the
+        # The large call fills the socket, and its thread blocks until the test reads more. The
         # other thread reads its answer meanwhile.
         keeper, frames = self.keeper, 0
         while not any(event.get("more") for event in keeper.said):
@@ -91,7 +92,7 @@ class Large(WithHost):
                 self.host.take(keeper.said.pop(0))
         self.host.fail(keeper.said[0], message="too much", code="overloaded")
         self.host.answer(calls[1], None)
-        self.assertTrue(select.select([keeper.pipes[1]], [], [], 10)[0], "nobody read the answers")
+        self.assertTrue(select.select([keeper.pipes[1]], [], [], 10)[0], "no thread read the answers")
         while keeper.pick("tool_call").get("more"):
             frames += 1
         self.assertEqual(sorted(keeper.until("idle").printed.splitlines()), ["read", "too much"])
@@ -111,7 +112,8 @@ class Large(WithHost):
             self.keeper.interrupt()
             told = self.keeper.until("idle", turn=self.keeper.turn)
             self.assertEqual(told.outcome, "interrupted")
-            # A call that was begun is given up, and then ended, so that nobody expects the rest.
+            # A call that has begun is cancelled and then finished, so that the keeper does not
+            # expect the rest.
             sent = [(e["kind"], e.get("more", False), e["body"] == b"") for e in told.events
                     if e.get("name") == "wait" or e.get("kind") == "tool_cancel"]
             whole = [("tool_call", False, False), ("tool_cancel", False, True)]

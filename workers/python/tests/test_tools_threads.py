@@ -1,4 +1,5 @@
-"""Tools in threads: each thread gets its own answer, whoever reads, and none outlives its turn."""
+"""Tools in threads: each thread gets its own answer, whichever thread reads, and no call outlives
+its turn."""
 
 import unittest
 
@@ -25,7 +26,7 @@ class WithThreads(WithHost):
         self.run_code(MANY + "tools.wait, tools.echo")
 
     def start(self, code, calls):
-        """Start a turn, and return its calls, unanswered."""
+        """Start a turn, and return its unanswered calls."""
         before = len(self.host.calls)
         self.keeper.start(code)
         return [call for _, _, call in self.host.until_called(before + calls)[before:]]

@@ -1,23 +1,23 @@
-"""What two workers of one zygote, or two twins, must not share: made anew in each.
+"""Resets state that two workers of one zygote, or two twins, must not share.
 
-Owns the list of such things. Whatever is not loaded has nothing to be made anew.
+Owns the list of such state. A module that is not loaded has nothing to reset.
 
-What cannot be made anew is the seed of `hash` for text, which an interpreter has for life, and where
-its memory lies: those that were forked from one process have them in common.
+Two things cannot be reset: the seed of `hash` for text, which an interpreter keeps for life, and
+the memory layout. All processes that were forked from one process have both in common.
 """
 
 import os
 import sys
 
-# The state of a Mersenne twister; the place after the last word says that all are used up.
+# Words in the state of a Mersenne twister. This position says that all words are used up.
 _KEY_WORDS = 624
 
 
 def environment(variables):
-    """The session's own variables, and none of the zygote's."""
+    """Set the session's variables, and remove all of the zygote's."""
     wanted = dict(variable.split(b"=", 1) for variable in variables)
     current = os.environb
-    # Most are the same: to set one anew takes longer than to see that.
+    # Most variables are the same already, and comparing is faster than setting.
     for name in [name for name in current if name not in wanted]:
         del current[name]
     for name, value in wanted.items():
@@ -32,7 +32,7 @@ def environment(variables):
 
 
 def _numbers(random):
-    """A state of chance alone, for which a seed would have to be made into one: that takes longer."""
+    """Set a random state directly. Deriving one from a seed takes longer."""
     key = memoryview(os.urandom(4 * _KEY_WORDS)).cast("I")
     state = {"key": key, "pos": _KEY_WORDS}
     try:
@@ -40,13 +40,14 @@ def _numbers(random):
             {"bit_generator": "MT19937", "state": state, "has_gauss": 0, "gauss": 0.0}
         )
     except Exception:
-        # An older one, or one that somebody has changed to another kind.
+        # An older numpy, or a generator of another kind.
         random.seed()
 
 
 def secrets():
-    """Seeds, keys and names that came from chance."""
-    # `random` and OpenSSL know of forks themselves; what else draws from chance once does not.
+    """Draw new seeds, keys and names from the system's random source."""
+    # `random` and OpenSSL handle forks themselves. These modules draw random values once and do
+    # not.
     numbers = sys.modules.get("numpy.random")
     if numbers is not None:
         _numbers(numbers)

@@ -3,7 +3,7 @@
 Owns the loop. Never imports `asyncio` before a turn awaits something.
 """
 
-# How long cancelled tasks may take to end; after that their loop is left behind with them.
+# How long cancelled tasks may take to end. After that the loop is abandoned with them.
 CANCEL_WAIT_S = 2.0
 
 _loop = None
@@ -16,7 +16,7 @@ def run(coroutine):
 
     if _loop is None or _loop.is_closed():
         _loop = asyncio.new_event_loop()
-    # `asyncio.run`, called by an earlier turn, has unset it.
+    # `asyncio.run` in an earlier turn has unset it.
     asyncio.set_event_loop(_loop)
     return _loop.run_until_complete(coroutine)
 
@@ -31,7 +31,7 @@ def current():
 
 
 def cancel_tasks():
-    """Cancel the tasks that the turn has left, and let them end."""
+    """Cancel the tasks that the turn left running, and let them end."""
     global _loop
     import asyncio
 
@@ -40,7 +40,7 @@ def cancel_tasks():
         return
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
-        # In case they do not end: their loop is gone by then, and nobody needs to be told.
+        # If a task does not end, its loop is abandoned: no warning is needed.
         task._log_destroy_pending = False
         task.cancel()
     if tasks:
@@ -51,6 +51,6 @@ def cancel_tasks():
 
 
 def leave_loop():
-    """Forget the loop: in a forked child it belongs to the parent."""
+    """Forget the loop. In a forked child it belongs to the parent."""
     global _loop
     _loop = None

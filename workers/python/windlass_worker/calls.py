@@ -1,15 +1,17 @@
-"""The open calls of tools, and the waiting for their results.
+"""The open tool calls, and the wait for their results.
 
-Owns the numbers of calls, what came of each result so far, and who reads while threads wait. Never
-knows what a tool is: `catalogue` does.
+Owns the call numbers, the parts of results that have arrived, and which thread reads while threads
+wait. Does not know what a tool is: `catalogue` does.
 
-* The main thread, which comes first at the socket, reads until its result is there.
-* Other threads wait, each at a gate of its own; one of them, the *reader*, polls the socket for
-  all while the main thread does not read. When its own result has come, another is chosen.
+* The main thread has priority at the socket. It reads until its result has arrived.
+* Each other thread waits at its own gate (a lock). One of them, the *reader*, polls the socket for
+  all of them while the main thread does not read. When the reader's own result has arrived, another
+  thread becomes the reader.
 * Event loops have futures (`loop_calls`).
 
-Whatever happens to a call happens under the right to read (see `inbox`), so none is woken too early
-or never. A call is over when it is not in `open`: a result that comes then is dropped, by number.
+The state of a call changes only in the thread that holds the right to read (see `inbox`), so no
+thread is woken too early or never. A call that is not in `open` is over: a later result with its
+number is dropped.
 """
 
 from _thread import allocate_lock, get_ident
@@ -29,31 +31,31 @@ class Call:
 
     __slots__ = ("number", "turn", "tool", "rest", "parts", "ok", "error", "done")
 
-    # Whether the main thread is the one that waits: others do not outlive an interrupt.
+    # Whether the main thread waits for this call. Calls of other threads end at an interrupt.
     is_mains = True
 
     def __init__(self, number, turn, tool):
         self.number = number
         self.turn = turn
         self.tool = tool
-        # The header of the frames that are still to be sent, when some were.
+        # The header of the frames that are still to be sent, if some were sent already.
         self.rest = None
         self.parts = []
         self.ok = False
-        # Why the call was ended here; None if its result tells.
+        # Why the worker ended the call; None if the result tells.
         self.error = None
-        # Holds something when the call is over.
+        # Not empty when the call is over.
         self.done = []
 
     def wake(self, _calls):
-        """The call is over. Called by whoever has the right to read."""
+        """Mark the call as over. Called by the thread that holds the right to read."""
         self.done.append(True)
 
     def abandon(self):
-        """The turn is over, and with it whatever waited in the main thread."""
+        """The turn is over. Nothing in the main thread can wait any more."""
 
     def value(self):
-        """What the tool returned; raises what it raised."""
+        """The tool's result; raises the tool's error."""
         if self.error is not None:
             raise failure(self.error, self.tool, _CANCELLED)
         parts = self.parts
@@ -93,20 +95,20 @@ class Calls:
         # Event loops with open calls (`loop_calls`).
         self.loops = {}
         self.next_number = count(1).__next__
-        # Threads that are calling.
+        # Threads that are within a call.
         self._callers = set()
-        # Threads at their gates, by the number of their call.
+        # Calls whose threads wait at their gates, by call number.
         self._waiting = {}
-        # The call whose thread reads for all others.
+        # The call of the reader thread.
         self._reader = None
-        # The call whose thread is to be the next one, and does not know yet.
+        # The call whose thread was chosen as the next reader and has not started to read.
         self._chosen = None
         self._poll = None
 
     def call(self, header, tool, body):
         """Call a tool and wait for its result, in any thread.
 
-        `header` is the start of the frame's header, with places for the turn and the number.
+        `header` is the start of the frame's header, with placeholders for the turn and the number.
         """
         thread = get_ident()
         if thread != self.turns.main:
@@ -126,12 +128,12 @@ class Calls:
         """Call a tool from a running event loop; the result is a future."""
         from .loop_calls import start
 
-        # Next time without looking for it.
+        # Skip the import next time.
         self.start = lambda *call: start(self, *call)
         return start(self, loop, header, tool, body)
 
     def turn_of_main(self, tool):
-        """The turn that a call of the main thread is for."""
+        """The turn of a call in the main thread."""
         turns = self.turns
         if turns.current is None or turns.forked:
             raise self._refusal(tool)
@@ -140,7 +142,7 @@ class Calls:
         return turns.current
 
     def new(self, make, thread, tool):
-        """A new open call of a thread that is not the main one."""
+        """A new open call of a thread other than the main thread."""
         inbox, turns = self.inbox, self.turns
         if inbox.is_at_work():
             raise self._no_finalizer(tool)
@@ -160,7 +162,8 @@ class Calls:
         if len(body) <= CHUNK_BYTES_MAX:
             self.wire.send(frame(head + b"}", body))
             return
-        # One by one: the frames of others, and a `tool_cancel`, need not wait for the last.
+        # Send the parts one by one: frames of other threads, and a `tool_cancel`, need not wait for
+        # the last.
         *others, last = chunks(memoryview(body))
         for part in others:
             if call.done:
@@ -174,18 +177,19 @@ class Calls:
             self._cut_short(call)
 
     def _cut_short(self, call):
-        """End what was sent of a call that is over, so that nobody keeps room for the rest."""
+        """Finish the frames of a call that is over, so that the keeper does not hold memory for the
+        rest."""
         if call.rest is not None:
             head, call.rest = call.rest, None
             self.wire.send(frame(head + b"}"))
 
     def give_up(self, call):
-        """The code does not wait any more: say so, unless the call was over already."""
+        """The code no longer waits: cancel the call, unless it is over already."""
         if self.open.pop(call.number, None) is not None:
             self.say_cancelled(call)
 
     def deliver(self, header, body):
-        """A frame of a result has come. Called by whoever has the right to read."""
+        """A frame of a result has arrived. Called by the thread that holds the right to read."""
         number = header.get("call")
         call = self.open.get(number)
         if call is None or header.get("turn") != call.turn:
@@ -201,13 +205,14 @@ class Calls:
             call.wake(self)
 
     def interrupt(self):
-        """The turn was interrupted: only the main thread may wait on, lest it wait for others."""
+        """The turn was interrupted: end the calls of other threads, since the main thread may wait
+        for those threads."""
         if self.inbox.shared:
             with self.inbox.lock:
                 self._end_elsewhere("the turn was interrupted")
 
     def end_turn(self):
-        """All calls of the turn are over. It is not the current one any more."""
+        """End all calls of the turn, which is no longer the current one."""
         if self.inbox.shared:
             with self.inbox.lock:
                 self._end_elsewhere("the turn of the call is over")
@@ -216,7 +221,7 @@ class Calls:
             call.abandon()
 
     def enter_child(self):
-        """After a fork: no thread but this is left, and the socket is the parent's."""
+        """After a fork: only this thread exists, and the socket belongs to the parent."""
         self.open.clear()
         self.loops.clear()
         self._callers.clear()
@@ -224,7 +229,7 @@ class Calls:
         self._reader = self._chosen = self._poll = None
 
     def _end_elsewhere(self, why):
-        """End all calls that others than the main thread wait for. Holding the lock."""
+        """End all calls outside of the main thread. The caller holds the lock."""
         for call in list(self.open.values()):
             if not call.is_mains:
                 call.error = why
@@ -246,7 +251,8 @@ class Calls:
         return failure(message, tool, "bad_request")
 
     def say_cancelled(self, call):
-        """Tell that nobody waits for the call. When its turn is over, that is known."""
+        """Report that the code no longer waits for the call. After its turn this is known already.
+        """
         if self.turns.current == call.turn:
             said = b'{"kind":"tool_cancel","turn":%d,"call":%d}' % (call.turn, call.number)
             self.wire.send(frame(said))
@@ -256,7 +262,7 @@ class Calls:
 
     def _call_in_thread(self, thread, header, tool, body):
         if thread in self._callers:
-            # It may be the one that reads for all, or is sending: it would wait for itself.
+            # This thread may be the reader, or may be sending: it would wait for itself.
             raise self._no_finalizer(tool)
         self._callers.add(thread)
         try:
@@ -291,7 +297,7 @@ class Calls:
                 else:
                     call.gate.acquire()
         finally:
-            # It may leave just when it was to be the next reader.
+            # This thread may have been chosen as the next reader in this moment.
             with lock:
                 self._accept(call)
                 self._choose_reader()
@@ -305,18 +311,18 @@ class Calls:
             while not call.done:
                 self._poll.wait()
                 if not self.inbox.take_in_elsewhere():
-                    # The main thread is reading; when it leaves, it finds a new reader.
+                    # The main thread reads. When it stops, it chooses a new reader.
                     return
         finally:
             self._reader = None
 
     def find_reader(self):
-        """The main thread does not read any more: if threads wait, one of them must."""
+        """The main thread has stopped reading: choose a reader if threads wait."""
         with self.inbox.lock:
             self._choose_reader()
 
     def _choose_reader(self):
-        """Open the gate of a thread that is to read, if nobody does. Holding the lock."""
+        """If no thread reads, choose one and open its gate. The caller holds the lock."""
         if not self._waiting or self.inbox.reading:
             return
         if self._reader is None and self._chosen is None:
@@ -328,7 +334,7 @@ class Calls:
             self._chosen = None
 
     def open_gate(self, call):
-        """The call is over: let its thread go. Holding the lock."""
+        """The call is over: let its thread continue. The caller holds the lock."""
         if self._waiting.pop(call.number, None) is not None:
             call.gate.release()
         elif self._reader is call and self._poll is not None:

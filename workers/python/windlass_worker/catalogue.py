@@ -1,7 +1,7 @@
-"""What tools there are, and the functions that call them.
+"""The available tools, and the functions that call them.
 
-Owns what the node has said about tools, for one turn, and the functions made of that. Imported when
-the code first uses `tools`.
+Owns what the node has said about tools in this turn, and the functions made from that. Imported
+when the code first uses `tools`.
 """
 
 from sys import modules
@@ -12,11 +12,11 @@ from .signature import Parameters
 from .tool_errors import CLASSES, failure
 from .wire import quoted
 
-# Functions that are kept from turn to turn, in case their tools have not changed.
+# Functions that are kept from turn to turn, for tools that have not changed.
 FUNCTIONS_MAX = 1024
 
 _HEADER = b'{"kind":"tool_call","turn":%%d,"call":%%d,"name":%b'
-# What begins so is the node's own, and does not describe itself.
+# The node's own tools. They do not describe themselves.
 _OWN_GROUP = "windlass."
 
 
@@ -25,14 +25,14 @@ class Catalogue:
 
     def __init__(self, wire, inbox, turns):
         self.calls = Calls(wire, inbox, turns)
-        # What was described in this turn.
+        # Descriptions that were fetched in this turn.
         self._described = {}
-        # Functions made so far, with what they were made of.
+        # Functions made so far, with the descriptions that they were made from.
         self._functions = {}
         self._inspect = None
 
     def describe(self, name):
-        """What a name stands for: a tool or a group."""
+        """The description of a name: a tool or a group."""
         described = self._described.get(name)
         if described is None:
             if name.startswith(_OWN_GROUP):
@@ -48,7 +48,7 @@ class Catalogue:
     def function(self, name, deadline_ms=None):
         """The function that calls a tool."""
         described, known = self.describe(name), self._functions.get((name, deadline_ms))
-        # The same function in all turns, while the tool is the same.
+        # The same function in all turns, as long as the tool is the same.
         if known is not None and known[0] == described:
             return known[1]
         function = self._made(name, described, deadline_ms)
@@ -60,7 +60,7 @@ class Catalogue:
         return function
 
     def sign_all(self, inspect):
-        """`inspect` was imported, so somebody may ask for signatures; before, nobody can."""
+        """`inspect` was imported, so the code may ask for signatures from now on."""
         self._inspect = inspect
         for described, function in tuple(self._functions.values()):
             self._sign(function, described)
@@ -70,7 +70,7 @@ class Catalogue:
         self.calls.end_turn()
 
     def _ask(self, tool, arguments):
-        """An answer of the node itself, which comes at once."""
+        """An answer of the node itself, which arrives at once."""
         return self.calls.call(_HEADER % quoted(tool), tool, encoded(arguments))
 
     def _sign(self, function, described):
@@ -125,7 +125,7 @@ def _body(name, parameters, positional, named):
 
 
 def _unsendable(name, arguments):
-    """Which of the arguments is not JSON, and why."""
+    """An error that names the argument that is not JSON, and why."""
     for argument, value in arguments.items():
         try:
             encoded({argument: value})

@@ -1,7 +1,7 @@
 """A cell: the source of one turn, compiled and run in the session's `__main__`.
 
-Owns the namespace, the compiler's memory from turn to turn (`from __future__`), and the sources
-that tracebacks quote. Never catches what the code raises.
+Owns the namespace, the compiler flags that persist between turns (`from __future__`), and the
+sources that tracebacks quote. Never catches an exception of the code.
 """
 
 import sys
@@ -14,7 +14,7 @@ _IS_COROUTINE = 0x80
 # The compiler flags of all `from __future__` statements.
 _FUTURES = 0x1FE0000
 
-# Sources kept for tracebacks: the oldest go first.
+# Limits of the sources that are kept for tracebacks. The oldest are dropped first.
 KEPT_CELLS_MAX = 1000
 KEPT_CHARS_MAX = 8 * 1024 * 1024
 
@@ -42,7 +42,7 @@ class Cells:
             sys.displayhook(value)
 
     def rehearse(self):
-        """Compile and run a cell that nobody asked for, in a namespace of its own."""
+        """Compile and run a sample cell in a separate namespace, to warm up."""
         for source in ("1 + 1", "number = 1\nnumber + 1"):
             statements, expression = self._compile(source, "<rehearsal>")
             namespace = {}
@@ -51,11 +51,11 @@ class Cells:
             repr(eval(expression, namespace))
 
     def forget(self, turn):
-        """Keep the source of that turn no longer."""
+        """Drop the source of that turn."""
         self._drop(self._name % turn)
 
     def rename(self, session):
-        """Cells are numbered anew; those that there are keep their names."""
+        """Number cells anew. Existing cells keep their names."""
         self._name = "<cell %s:%%d>" % session
 
     def quote_in(self, linecache):
@@ -65,15 +65,15 @@ class Cells:
             self._lines[name] = _entry(name, source)
 
     def _compile(self, source, name):
-        """The code of all statements but a last expression, and that of the expression."""
-        # Most small turns are one expression. The compiler repeats its warnings about strings
-        # with a backslash, so those take the long way.
+        """The code of all statements except a last expression, and the code of that expression."""
+        # Most small turns are one expression. The compiler would repeat its warnings about strings
+        # with a backslash, so such sources are compiled only once, below.
         if "\n" not in source and "\\" not in source:
             try:
                 return None, compile(source, name, "eval", self._flags, True)
             except SyntaxError:
                 pass
-        # Costs a millisecond the first time: not before it is needed.
+        # The first import costs a millisecond, so it happens only when needed.
         from _ast import Expr, Expression, Module
 
         tree = compile(source, name, "exec", self._flags | _ONLY_AST, True)
@@ -94,7 +94,7 @@ class Cells:
         return eval(expression, self._namespace) if expression is not None else None
 
     async def _evaluate_on_loop(self, statements, expression):
-        """As above, all of it with the loop running, for one `await` anywhere in the cell."""
+        """The same with a running loop, for a cell that has an `await` anywhere."""
         value = None
         for code in (statements, expression):
             if code is not None:
@@ -125,7 +125,7 @@ def _awaits(code):
 
 
 def _fresh_main():
-    """A `__main__` in which nothing of the worker can be seen."""
+    """A `__main__` that shows nothing of the worker."""
     main = type(sys)("__main__")
     main.__builtins__ = sys.modules["builtins"]
     sys.modules["__main__"] = main
@@ -134,7 +134,7 @@ def _fresh_main():
 
 def _entry(name, source):
     lines = source.splitlines(True)
-    # Tracebacks place their markers as in a file, where the last line has an end.
+    # Tracebacks place their markers as in a file, where the last line has a line end.
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
     # A modification time of None tells `linecache` that there is no file to compare with.

@@ -1,9 +1,9 @@
 """Rich output: images, HTML and the like, from `display(...)` or as the value of a turn.
 
-Owns the search for the best form of a value, and the `display` frames. Never imports the libraries
+Owns the choice of the best form of a value, and the `display` frames. Never imports the libraries
 whose values it shows.
 
-A display is one thing in one form. A value that has several is sent as the first of `_METHODS`.
+A display has one form. A value with several forms is sent in the first one of `_METHODS`.
 """
 
 import sys
@@ -11,7 +11,7 @@ from _thread import get_ident
 
 from .wire import chunks, frame, quoted
 
-# One display, all its frames together.
+# Limit for one display, all its frames together.
 DISPLAY_BYTES_MAX = 16 * 1024 * 1024
 
 _METHODS = (
@@ -35,9 +35,9 @@ class Display:
     def display(self, obj, *, mime=None, id=None):
         """Show an object in its richest form: an image, HTML, Markdown...
 
-        With `mime`, `obj` is the content itself, as bytes or text, or the form of it to show. The
-        result is a handle: its `update(obj)` replaces what is shown. An object without a rich form
-        is printed.
+        With `mime`, bytes or text in `obj` are the content itself; any other object is shown in the
+        form of that type. The result is a handle: its `update(obj)` replaces the display. An object
+        without a rich form is printed.
         """
         body, mime = self._form(obj, mime)
         if body is None and (id is None or self._is_mute()):
@@ -48,7 +48,7 @@ class Display:
         return Handle(self, id)
 
     def update(self, obj, mime, id):
-        """Show `obj` in place of what has the id; of nothing, if it has none yet."""
+        """Show `obj` in place of the display with that id, or as a new display without one."""
         body, mime = self._form(obj, mime)
         new_id = id or self._new_id()
         self._send(obj, body, mime, new_id, update=id is not None)
@@ -59,14 +59,15 @@ class Display:
         return "display-%d" % self._count
 
     def show_rich(self, value):
-        """Show the rich form of a turn's value, if it has one. Its errors are not the turn's."""
+        """Show the rich form of a turn's value, if it has one. An error here is not an error of the
+        turn."""
         try:
             self._show_once(value)
         except Exception:
             pass
 
     def serve_backend(self, backend):
-        """Our matplotlib backend was imported."""
+        """The worker's matplotlib backend was imported."""
         backend.show_figure = self._show_once
 
     def _show_once(self, value):
@@ -75,7 +76,7 @@ class Display:
             self._send(value, body, mime, None, update=False)
 
     def _form(self, obj, mime):
-        """The bytes that show `obj`, and their type; no bytes if it has no rich form."""
+        """The bytes that show `obj`, and their type; None if it has no rich form."""
         if mime is not None and isinstance(obj, (bytes, bytearray, memoryview, str)):
             return _content(obj, None), mime
         body, found = _rich_form(obj, mime)
@@ -101,7 +102,7 @@ class Display:
         if update:
             header += b',"update":true'
         parts = list(chunks(body))
-        # One call for all of them: no frame of another thread may come between.
+        # One call for all frames: no frame of another thread may come between them.
         self._wire.send(
             *(frame(header + b',"more":true}', part) for part in parts[:-1]),
             frame(header + b"}", parts[-1]),
@@ -112,14 +113,14 @@ class Display:
 
 
 class Handle:
-    """Something that is shown."""
+    """A handle of a display."""
 
     def __init__(self, display, id):
         self._display = display
         self.id = id
 
     def update(self, obj, *, mime=None):
-        """Show `obj` in its place."""
+        """Replace the display with `obj`."""
         self.id = self._display.update(obj, mime, self.id)
 
     def __repr__(self):
@@ -154,7 +155,7 @@ def _from_bundle(bundle, wanted):
 
 
 def _figure_png(obj):
-    """A matplotlib figure has no method for it; the backend module is loaded if there is one."""
+    """The PNG of a matplotlib figure, which has no `_repr_png_`; None for any other object."""
     figure = sys.modules.get("matplotlib.figure")
     if figure is None or not isinstance(obj, figure.Figure):
         return None
@@ -165,7 +166,8 @@ def _figure_png(obj):
 
 
 def _content(content, mime):
-    """The bytes of a content; images in a text are base64 by custom, and all else is JSON."""
+    """The bytes of some content. Images as text are base64 by convention. Other objects become
+    JSON."""
     if isinstance(content, str):
         if mime in ("image/png", "image/jpeg"):
             from binascii import a2b_base64

@@ -1,8 +1,8 @@
-"""What ended a turn, in words: the traceback, and the error's name and message.
+"""Describes the error that ended a turn: the traceback, and the error's name and message.
 
-Owns the form of a traceback: as the interactive interpreter prints it, without a frame of the
-worker. Never lets an error that cannot be described (its `__str__` raises, there is no memory) stop
-the worker from reporting it. Imported with the first error of a session.
+Owns the form of a traceback: as the interactive interpreter prints it, without frames of the
+worker. An error that cannot be described (its `__str__` raises, or no memory is left) is reported
+all the same. Imported with the first error of a session.
 """
 
 import os
@@ -15,8 +15,8 @@ _WORKER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def remember(error):
-    """Leave the error where `pdb.pm()` looks for it."""
-    # The frames of a MemoryError hold on to the very memory that is missing.
+    """Store the error where `pdb.pm()` finds it."""
+    # The frames of a MemoryError keep the missing memory in use.
     if not isinstance(error, MemoryError):
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         sys.last_exc = error
@@ -40,7 +40,7 @@ def message_of(error):
 
 
 def _strip(trace, seen):
-    """Take the worker's frames out, and those of the event loop that lead to the cell."""
+    """Remove the worker's frames, and those of the event loop that lead to the cell."""
     if trace is None or id(trace) in seen:
         return
     seen.add(id(trace))

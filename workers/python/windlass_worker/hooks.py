@@ -1,13 +1,13 @@
-"""Adjusts what belongs to others: modules when the running code imports them, and builtins.
+"""Adjusts other modules when the running code imports them, and builtins.
 
-Owns one finder on `sys.meta_path`, which finds nothing itself. Never imports a module on its own.
+Owns one finder on `sys.meta_path` that finds no module itself. Never imports a module on its own.
 """
 
 import sys
 
 
 class Hooks:
-    """Calls, for each named module, a function with that module when it has been imported."""
+    """For each named module, calls a function with that module after its import."""
 
     def __init__(self, hooks):
         self._hooks = hooks
@@ -36,7 +36,7 @@ class Hooks:
         try:
             loader.exec_module = exec_module
         except (AttributeError, TypeError):
-            # A loader that cannot be changed: the module works, only not with us.
+            # The loader cannot be changed: the module works without the adjustment.
             pass
         return spec
 
@@ -53,7 +53,7 @@ def _apply(hook, module):
     try:
         hook(module)
     except Exception:
-        # The module is not as we know it; without the adjustment it is still the code's own.
+        # The module is an unknown version. It stays usable without the adjustment.
         pass
 
 

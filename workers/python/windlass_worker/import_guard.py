@@ -1,8 +1,9 @@
-"""Refuses modules that lie where sessions can write, before any of their code runs.
+"""Refuses modules in directories that sessions can write to, before any of their code runs.
 
-A zygote is not confined, so whatever it imports runs as the user. Its node has checked every place
-that the interpreter uses by itself. An import hook can name others: an editable install, say, whose
-finder leads into a project in which sessions work. Used while a zygote imports, and then gone.
+A zygote is not confined, so every module that it imports runs as the user. Its node has checked
+every directory that the interpreter uses by default. An import hook can name others: for example
+the finder of an editable install, which leads into a project in which sessions work. The guard is
+active only while a zygote imports.
 """
 
 import os
@@ -11,7 +12,7 @@ import sys
 
 
 class ImportGuard:
-    """The first finder for as long as it is entered: asks the others, and checks what they found."""
+    """The first finder while it is entered: asks the other finders, and checks what they found."""
 
     def __init__(self, roots):
         self._roots = None if roots is None else [root.rstrip("/") for root in roots]
@@ -41,23 +42,24 @@ class ImportGuard:
         for place in places:
             real = os.path.realpath(place)
             if self._is_writable(real):
-                raise ImportError("%s lies where sessions can write" % real, name=spec.name)
+                raise ImportError("sessions can write to %s" % real, name=spec.name)
             if _has_second_name(real):
                 raise ImportError(
-                    "%s has a second name (a hard link), by which a session could change it; "
+                    "%s has a second hard link, by which a session could change it; "
                     "install it with copies, as with UV_LINK_MODE=copy" % real,
                     name=spec.name,
                 )
 
     def _is_writable(self, real):
         if self._roots is None:
-            # Unknown: whatever this user can change may have been changed by a session.
+            # The roots are unknown: a session may have changed any file that this user can change.
             return os.access(real, os.W_OK) or os.access(os.path.dirname(real), os.W_OK)
         return any(real == root or real.startswith(root + "/") for root in self._roots)
 
 
 def _has_second_name(path):
-    """Whether a file that this user can change has another name, which may lie where sessions write."""
+    """Whether a file that this user can change has another hard link, which may be in a directory
+    that sessions can write to."""
     try:
         found = os.stat(path)
     except OSError:

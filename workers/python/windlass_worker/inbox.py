@@ -1,35 +1,34 @@
-"""Who reads the protocol, and SIGINT, which is half a message of it.
+"""Which thread reads the protocol, and how SIGINT is matched with it.
 
-Owns the queue of frames not yet taken, the right to read, and the question whether a SIGINT
-concerns the running code. Never runs the code, and never touches the socket while another part of
-it does.
+Owns the queue of frames, the right to read, and the decision whether a SIGINT concerns the running
+code. Never runs the code, and never touches the socket while another thread reads it.
 
-There is one reader at a time. The main thread comes first: while `reading`, it may block in a read,
-and all others stand back. Others (an event loop, a thread that waits for a tool) poll, take what is
-there while they hold `lock`, and never block with it. The first of them sets `shared`; until then
-the main thread, alone, has no use for the lock. What is read is always passed on under the same
-right: the results of tools to whoever waits for them, all else to the main thread's queue.
+**Reading.** One thread reads at a time. The main thread has priority: while `reading` is set it may
+block in a read, and all others stay away. Others (an event loop, a thread that waits for a tool)
+poll, receive the available frames while they hold `lock`, and never block with it. The first of
+them sets `shared`; until then the main thread needs no lock. The reader passes frames on while it
+holds the right to read: tool results to their calls, all other frames to the main thread's queue.
 
-The main thread holds the lock only while `_busy`, and no signal handler raises or reads then: the
-lock is never left behind by an exception, and never asked for twice.
+The main thread holds the lock only while `_busy`, and no signal handler raises or reads then. So an
+exception never leaves the lock held, and the lock is never requested twice.
 
-The keeper says `interrupt {turn}` and then sends one SIGINT. The frame tells which turn is meant,
-the signal gets through to code that does not read frames. So a signal is always looked at together
+**Interrupts.** The keeper sends `interrupt {turn}` and then one SIGINT. The frame names the turn;
+the signal reaches code that does not read frames. So the inbox always looks at a signal together
 with the frames that came before it:
 
-* its frame names the running turn: KeyboardInterrupt;
-* its frame names another: the signal is late, and is dropped;
-* it has no frame: the code (or its child) sent it, and gets its KeyboardInterrupt.
+* its frame names the running turn: raise KeyboardInterrupt;
+* its frame names another turn: the signal is late, and is dropped;
+* it has no frame: the code (or its child) sent it, so raise KeyboardInterrupt.
 
-A frame that the reader meets first, while code waits for input, ends the wait at once; its signal
-is then still to come, and is dropped when it does.
+If the reader meets the frame first, while code waits for input, the frame ends the wait at once.
+Its signal arrives later and is dropped.
 
-The interpreter can lose an interrupt in two ways. A signal that arrives in the instant before the
-code enters a blocking call does not end that call: it is noted, and the notes are looked at when
-the call returns. And a KeyboardInterrupt raised in a finalizer (`__del__`, a weak reference's
-callback) is swallowed, and only `sys.unraisablehook` hears of it. So while an interrupted turn goes
-on the keeper nudges the worker, and it alone, with SIGURG now and then: the blocking call returns,
-and what was swallowed is raised again. A program that does not know of it never notices.
+**Lost interrupts.** The interpreter can lose an interrupt in two ways. A signal that arrives just
+before the code enters a blocking call does not end that call: it is noted, and handled when the
+call returns. And a KeyboardInterrupt in a finalizer (`__del__`, a weak reference's callback) is
+swallowed; only `sys.unraisablehook` sees it. So while an interrupted turn continues, the keeper
+nudges the worker process with SIGURG from time to time: the blocking call returns, and a swallowed
+interrupt is raised again. Other programs ignore SIGURG.
 """
 
 import sys
@@ -37,75 +36,75 @@ from _collections import deque
 from _signal import SIGINT, SIGURG, default_int_handler, getsignal, signal
 from _thread import RLock
 
-# In place of a turn's number: the frame was acted on, its signal has not come yet.
+# Instead of a turn's number: the frame was handled, its signal has not arrived yet.
 _ACTED_ON = -1
-# In place of the live turn's number: this is a child of the worker.
+# Instead of the live turn's number: this process is a child of the worker.
 _FORKED = -2
 
 
 class _Woken(KeyboardInterrupt):
-    """A signal came while the reader slept. Raised and caught in this module alone."""
+    """A signal arrived while the reader slept. Raised and caught only in this module."""
 
 
 class Inbox:
     def __init__(self, wire):
         self._wire = wire
         self._frames = deque()
-        # The turn whose code may be interrupted at this moment.
+        # The turn whose code may be interrupted now.
         self._live = None
         # The last turn that was interrupted while its code was not live.
         self._cancelled = None
         # The last turn that the keeper interrupted while its code was live.
         self.interrupted = None
         self.when_interrupted = None
-        # The turn whose interrupt was raised where nobody could catch it.
+        # The turn whose interrupt was raised in a finalizer and swallowed.
         self._swallowed = None
-        # Turns of interrupt frames whose signal has not come yet, oldest first.
+        # Turns of interrupt frames whose signal has not arrived yet, oldest first.
         self._unmatched = []
-        # Signals not looked at yet, since this object was at work on its queues.
+        # Signals that are not handled yet, because the inbox was busy.
         self._signals = 0
         self._busy = False
         self._asleep = False
-        # Handlers of the code's own whose signals came meanwhile: (handler, number, stack).
+        # Calls of the code's signal handlers that were postponed: (handler, number, stack).
         self._deferred = deque()
         self._handler = self._on_signal
         self.lock = RLock()
         self.reading = False
         self.shared = False
-        # The open calls of tools, once there was one.
+        # The open tool calls; None before the first.
         self.calls = None
-        # True when the keeper has told us to stop.
+        # True when the keeper has sent `shutdown`.
         self._stopping = False
 
     def prepare(self):
-        """Once, at the start."""
+        """Set up signals, once at the start."""
         signal(SIGURG, self._on_nudge)
         sys.unraisablehook = self._make_unraisable_hook(sys.unraisablehook)
         self.install()
 
     def install(self):
-        """Take SIGINT (again, when a turn's code had replaced the handler)."""
+        """Install the SIGINT handler (again, if a turn's code replaced it)."""
         if getsignal(SIGINT) is not self._handler:
             signal(SIGINT, self._handler)
-            # Signals that went to the other handler leave frames behind that match nothing.
+            # Signals that went to the other handler left frames behind that match nothing.
             self._unmatched.clear()
 
     def uninstall(self):
-        """In a forked child all code is the session's, and SIGINT means what it always means."""
+        """In a forked child all code belongs to the session, and SIGINT has its default meaning."""
         self._live = _FORKED
         self.lock = RLock()
         if getsignal(SIGINT) is self._handler:
             signal(SIGINT, default_int_handler)
 
     def adopt(self):
-        """Begin anew on another socket: this is a twin."""
+        """Start over on another socket, in a twin."""
         when_interrupted, calls = self.when_interrupted, self.calls
         self.__init__(self._wire)
         self.when_interrupted, self.calls = when_interrupted, calls
         self.install()
 
     def undisturbed(self, action):
-        """Do something with the socket between turns; no signal's handler and no thread reads it."""
+        """Use the socket between turns, while no signal handler and no other thread reads it."""
         self._busy = True
         try:
             self._claim()
@@ -127,8 +126,8 @@ class Inbox:
     def guard(self, turn, action, *arguments):
         """Run `action` so that an interrupt of `turn` ends it. Returns the exception it raised.
 
-        An interrupt may come at any bytecode between the two assignments to `_live`, even within
-        the `finally`; the outer `except` is for that one.
+        An interrupt may arrive at any bytecode between the two assignments to `_live`, even inside
+        the `finally`. The outer `except` catches that one.
         """
         try:
             try:
@@ -151,7 +150,7 @@ class Inbox:
         return self._frames.popleft()
 
     def wait_for(self, filled):
-        """Read until there is something in `filled`, a queue that what is read may fill.
+        """Read until the queue `filled` is not empty.
 
         For the main thread. Raises KeyboardInterrupt when the live turn is interrupted.
         """
@@ -159,14 +158,14 @@ class Inbox:
         try:
             while not filled:
                 if self._stopping and filled is not self._frames:
-                    # The `shutdown` is for the main loop; this turn is in its way.
+                    # The main loop handles the `shutdown`, and this turn must end first.
                     raise KeyboardInterrupt
                 if self._deferred:
                     self._run_deferred()
                     continue
                 self._claim()
                 if filled:
-                    # Somebody else was reading, and has read it.
+                    # Another thread was reading, and has read it.
                     break
                 self._sleep()
                 self._sort()
@@ -182,15 +181,15 @@ class Inbox:
                 self._catch_up()
 
     def take_ready(self):
-        """The next frame if it has come already, else None."""
+        """The next frame if it has arrived already, else None."""
         if not self._frames:
             self.take_in()
         return self._frames.popleft() if self._frames else None
 
     def take_in(self, around=None):
-        """Take what has come, without blocking. For the main thread.
+        """Receive the available frames without blocking. For the main thread.
 
-        An event loop that asks gives a function that is called with the act itself.
+        An event loop passes `around`, a function that is called with the receive function.
         """
         self._busy = True
         try:
@@ -206,7 +205,7 @@ class Inbox:
             raise KeyboardInterrupt
 
     def take_in_elsewhere(self, around=None):
-        """As above, for another thread. False if the main thread is reading."""
+        """The same for another thread. Returns False if the main thread is reading."""
         with self.lock:
             if self.reading:
                 return False
@@ -221,11 +220,12 @@ class Inbox:
         self._pass_on()
 
     def is_at_work(self):
-        """Whether this thread was called back from in here, by a finalizer: then it cannot wait."""
+        """Whether a finalizer called this thread back from inside the inbox. It cannot wait then.
+        """
         return self.lock._is_owned() or self._wire.is_sending()
 
     def is_busy(self):
-        """The same, of the main thread."""
+        """The same for the main thread."""
         return self._busy or self._wire.is_sending()
 
     def put_back(self, frame):
@@ -234,7 +234,7 @@ class Inbox:
     def _claim(self):
         self.reading = True
         if self.shared:
-            # Whoever reads at this moment comes to an end first.
+            # Wait until the current reader has finished.
             with self.lock:
                 pass
 
@@ -244,7 +244,7 @@ class Inbox:
             self.calls.find_reader()
 
     def _receive(self):
-        """Take in what has come. In the main thread, and busy."""
+        """Receive the available frames. In the main thread, while busy."""
         was_reading = self.reading
         if not was_reading:
             self._claim()
@@ -266,8 +266,8 @@ class Inbox:
             pass
 
     def _sort(self):
-        # Looked at after the bytes were received: an answer to another thread's call is among them
-        # only if that thread has set this before.
+        # Checked after the bytes were received: they hold an answer to another thread's call only
+        # if that thread has set this before.
         if self.shared:
             with self.lock:
                 self._pass_on()
@@ -301,13 +301,14 @@ class Inbox:
             self._look_at_signals()
 
     def run_handler(self, given, number, stack):
-        """Run a handler of the code's own: it may raise into the running code, and nowhere else."""
+        """Run a signal handler of the code. It may raise only into the running code."""
         if self._busy and not self._asleep:
             self._deferred.append((given, number, stack))
             return
         was_asleep = self._asleep
         if was_asleep:
-            # It may ask for input, or call a tool: whoever sleeps here looks again afterwards.
+            # The handler may ask for input or call a tool: the sleeping reader checks again
+            # afterwards.
             self._asleep = self._busy = False
         try:
             given(number, stack)
@@ -328,7 +329,7 @@ class Inbox:
             self._busy = True
 
     def _catch_up(self):
-        """Do what was put off while this object was at work."""
+        """Do what was postponed while the inbox was busy."""
         try:
             while self._deferred:
                 self.run_handler(*self._deferred.popleft())
@@ -346,10 +347,10 @@ class Inbox:
             self._match()
 
     def _match(self):
-        """One signal came: find its frame, and raise if it concerns the live turn."""
+        """Match one signal with its frame, and raise if it concerns the live turn."""
         live, unmatched = self._live, self._unmatched
         if live is not None and live in unmatched:
-            # Two signals in quick succession arrive as one, so older frames go with this one.
+            # Two signals in quick succession arrive as one, so older frames belong to this one too.
             del unmatched[: unmatched.index(live) + 1]
             self._interrupt()
         if unmatched:

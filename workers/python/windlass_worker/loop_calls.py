@@ -1,7 +1,7 @@
-"""Calls of tools in async code: futures, and event loops that read the socket while they wait.
+"""Tool calls in async code: futures, and event loops that read the socket while they wait.
 
-Owns the loops that have open calls. A loop watches the socket for as long as it has one. Imported
-with the first call in async code, when `asyncio` is there already.
+Owns the loops that have open calls. A loop watches the socket as long as it has an open call.
+Imported with the first call in async code, when `asyncio` is loaded already.
 """
 
 from _thread import get_ident
@@ -11,10 +11,10 @@ from .calls import Call
 
 
 class Result(Future):
-    """The result of a tool, on its way: `await` it."""
+    """The future result of a tool: `await` it."""
 
     def cancel(self, *arguments, **options):
-        """Give the call up; whoever runs the tool is told."""
+        """Cancel the call; the tool's host is told."""
         if not super().cancel(*arguments, **options):
             return False
         self.call.give_up()
@@ -43,7 +43,7 @@ class Result(Future):
 
 
 class LoopCall(Call):
-    """A call that a future stands for."""
+    """A call whose result is a future."""
 
     __slots__ = ("loop", "future", "is_mains")
 
@@ -63,16 +63,16 @@ class LoopCall(Call):
         try:
             loop.loop.call_soon_threadsafe(self.finish)
         except RuntimeError:
-            # The loop was closed, and nobody waits any more.
+            # The loop is closed, so no code waits any more.
             pass
 
     def finish(self):
-        """Give the future its value. In the thread of the loop."""
+        """Set the future's result. Runs in the loop's thread."""
         if self.error is not None:
             self.loop.calls.say_cancelled(self)
         if not self.future.done():
             self._settle()
-        # After that, since the code may make its next call now, with the loop still watching.
+        # Remove the call last: the code may make its next call now, while the loop still watches.
         self.loop.remove(self)
 
     def _settle(self):
@@ -81,7 +81,7 @@ class LoopCall(Call):
         except Exception as error:
             self.future.set_exception(error)
             if self.error is not None:
-                # As good as cancelled: nobody need hear of it who does not ask.
+                # The call was cancelled: no warning is needed if the code ignores the error.
                 self.future.exception()
 
     def give_up(self):
@@ -104,8 +104,8 @@ class Loop:
     def __init__(self, calls, loop):
         self.calls = calls
         self.loop = loop
-        # While this loop takes frames in: the thread that does; the calls that these frames end are
-        # then in `came`.
+        # While this loop reads frames, `reader` is its thread, and `came` holds the calls that
+        # these frames end.
         self.is_reading = False
         self.reader = None
         self.came = []
@@ -160,7 +160,7 @@ class Loop:
 
 
 def start(calls, loop, header, tool, body):
-    """Send a call; its result is a future of the loop, which runs in this thread."""
+    """Send a call; returns a future of the loop, which runs in this thread."""
     thread = get_ident()
     watched = calls.loops.get(loop)
     if watched is None:

@@ -1,6 +1,6 @@
-"""The worker's life: say ready, take turns, leave.
+"""The worker's life: report that it is ready, run turns, exit.
 
-Owns the order of things in a turn. Never runs the session's code outside `Inbox.guard`.
+Owns the order of steps in a turn. Runs the session's code only inside `Inbox.guard`.
 """
 
 import builtins
@@ -23,9 +23,9 @@ from .wire import Wire, frame, quoted, scan
 PROTOCOL = 1
 CAPABILITIES = b'["stdin","interrupt","display","background_output","tools","fork"]'
 
-# Where the socket's descriptor goes, out of the way of code that counts from 3.
+# The socket is moved to a high descriptor, since some code expects the numbers from 3 to be free.
 _HIGH_DESCRIPTORS = (900, 200, 50)
-# The module that, once imported, may hold figures.
+# The backend module; it may hold figures once it is imported.
 _BACKEND = __package__ + ".mpl"
 
 _OK = b'"ok"'
@@ -51,7 +51,7 @@ class Worker:
         self._tools = Source(self._wire, self._inbox, self._turns)
 
     def prepare(self):
-        """Give the process the face that a session's code expects."""
+        """Set up the environment that a session's code expects."""
         sys.argv = [""]
         os.environ.setdefault("PAGER", "cat")
         self._output.install()
@@ -73,18 +73,20 @@ class Worker:
         Signals(self._inbox).install()
 
     def rehearse(self):
-        """Do once, for nobody, what every turn does: what that loads and writes to is there then."""
+        """Run the steps of a turn once, so that modules are loaded and pages are written before the
+        first turn."""
         import fcntl  # noqa: F401
 
         self._cells.rehearse()
         frame(b'{"kind":"output","turn":%d,"text":%b}' % (1, quoted("2\n")))
         scan('{"kind":"turn_start","turn":1}', 0)
-        # Nobody is there to hear of it.
+        # The socket is not attached, so this sends nothing.
         self._take_turn(0, b"None")
         self._cells.forget(0)
 
     def serve(self, fd):
-        """Say that we are ready, on the keeper's socket, and take turns until told to stop."""
+        """Attach to the keeper's socket, report that the worker is ready, and run turns until
+        shutdown."""
         self._wire.attach(_out_of_the_way(fd))
         os.register_at_fork(after_in_child=self._enter_child)
         self._say_ready()
@@ -115,10 +117,10 @@ class Worker:
             elif kind == "shutdown":
                 self._wire.send(frame(b'{"kind":"session_end","reason":"shutdown"}'))
                 return
-            # Anything else is unknown, or late: it is for a turn that is over.
+            # Any other message is unknown, or late for a turn that is over.
 
     def _fork(self, session, order):
-        """Make a twin: a copy of this process that goes on as the worker of another session."""
+        """Make a twin: a copy of this process that continues as the worker of another session."""
         from .twin import fork
 
         fd = fork(self._wire, self._inbox, order)
@@ -151,14 +153,16 @@ class Worker:
         self._cells.run(turn, body)
 
     def _finish(self):
-        """End what the turn has left, while it can still be interrupted."""
+        """End the tasks and show the figures that the turn left, while it can still be interrupted.
+        """
         if awaiting.has_loop():
             awaiting.cancel_tasks()
         if _BACKEND in sys.modules:
             sys.modules[_BACKEND].show_leftovers()
 
     def _ending(self, turn, error):
-        """How the turn ended, in words. The error's own methods are the code's: they may fail."""
+        """The outcome of the turn as JSON. The error's methods belong to the session's code and may
+        fail."""
         words = []
         self._inbox.guard(turn, self._describe, turn, error, words)
         if words:
@@ -183,11 +187,12 @@ class Worker:
             self._output.say(b"traceback", errors.traceback_text(error))
 
     def _was_interrupted(self, turn, error):
-        """Code may turn an interrupt into an error of its own; it was interrupted all the same."""
+        """Code may convert an interrupt into another error; the turn was interrupted all the same.
+        """
         return issubclass(type(error), KeyboardInterrupt) or self._inbox.interrupted == turn
 
     def _enter_child(self):
-        """After a fork: the protocol is the parent's."""
+        """After a fork: the protocol belongs to the parent."""
         self._wire.close()
         self._turns.enter_child()
         self._inbox.uninstall()
@@ -202,7 +207,7 @@ class Worker:
 
 
 def _out_of_the_way(given):
-    """The socket that the keeper gave us, moved away and closed to every other program."""
+    """Move the keeper's socket to a high descriptor that no other program inherits."""
     from fcntl import F_DUPFD_CLOEXEC, fcntl
 
     os.set_inheritable(given, False)
@@ -217,7 +222,7 @@ def _out_of_the_way(given):
 
 
 def _leave_child(error):
-    """A forked child came to the end of the cell: it ends here, as a program would."""
+    """A forked child reached the end of the cell: it exits here, as a program would."""
     status = 0
     try:
         if isinstance(error, SystemExit):

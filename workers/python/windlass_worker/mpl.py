@@ -1,7 +1,7 @@
 """A matplotlib backend: a figure is shown once, as one PNG, and closed.
 
-Owns which figures have been shown. Never imported before the code imports matplotlib, and never
-named in the environment: a child process keeps its own backend.
+Owns which figures have been shown. Not imported before the code imports matplotlib, and not set in
+the environment: a child process keeps its own backend.
 """
 
 from io import BytesIO
@@ -32,7 +32,7 @@ class FigureCanvas(FigureCanvasAgg):
 
 
 def show(*_arguments, **_options):
-    """`plt.show()`: show what is open, and close it."""
+    """`plt.show()`: show the open figures, and close them."""
     try:
         for manager in Gcf.get_all_fig_managers():
             _show_once(manager.canvas.figure)
@@ -53,7 +53,7 @@ def _show_once(figure):
 
 
 def show_leftovers():
-    """The turn is over: show what it drew and did not show."""
+    """The turn is over: show the figures that it drew and did not show."""
     import matplotlib
 
     if Gcf.figs and matplotlib.get_backend() == "module://" + __name__:

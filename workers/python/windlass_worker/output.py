@@ -1,8 +1,8 @@
 """The standard streams of the running code, and the value of its last expression.
 
-Owns `sys.stdout`, `sys.stderr` and the display hook. Never buffers: what is printed is in the pipe
-when `print` returns, so that it keeps its place among what `os.write`, C code and child processes
-write to the same pipe. (C's own stdio is unbuffered by the interpreter's `-u`.)
+Owns `sys.stdout`, `sys.stderr` and the display hook. Never buffers: printed text is in the pipe when
+`print` returns, so it keeps its order among the writes of `os.write`, C code and child processes to
+the same pipe. (The interpreter's `-u` makes C's stdio unbuffered.)
 """
 
 import builtins
@@ -14,12 +14,12 @@ from os import write as write_some
 from .hooks import like
 from .wire import chunks, frame
 
-# Types whose values certainly have no rich form; looking for one would slow every small turn.
+# Types whose values have no rich form; searching for one would slow down every small turn.
 _PLAIN = frozenset((int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type))
 
 
 class Output:
-    """Where the bytes of this process go: to the pipes, or, for leftovers, to the protocol."""
+    """Sends output to the pipes, or over the protocol for threads whose turn is over."""
 
     def __init__(self, wire, turns, show_rich):
         self._wire = wire
@@ -50,7 +50,8 @@ class Output:
         self._wire.send(b"".join(frame(header, chunk) for chunk in chunks(data)))
 
     def say(self, stream, text):
-        """Bytes that the worker owns: a result or a traceback. Goes with the next frame sent."""
+        """Send text of the worker itself: a result or a traceback. It goes out with the next frame.
+        """
         data = text.encode("utf-8", "backslashreplace")
         header = b'{"kind":"output","turn":%d,"stream":"%b"}' % (self._turns.current, stream)
         if len(data) < 65536:
@@ -74,7 +75,7 @@ class Output:
 
 
 class _Stream(BufferedIOBase):
-    """One of the two pipes, as a binary file without a buffer that cannot be closed."""
+    """One of the two pipes as an unbuffered binary file that cannot be closed."""
 
     def __init__(self, output, fd, name):
         self._output = output
@@ -104,7 +105,7 @@ class _Stream(BufferedIOBase):
 
 def _make_print(original, stdout, stderr):
     def print(*objects, sep=" ", end="\n", file=None, flush=False):
-        """One write for one `print`: lines of several threads or processes do not mix."""
+        """One write per `print`: lines of several threads or processes do not mix."""
         stream = sys.stdout if file is None else file
         is_ours = stream is stdout or stream is stderr
         if not is_ours or type(sep) is not str or type(end) is not str:

@@ -1,7 +1,7 @@
-"""JSON without the `json` package: the code may not have imported it, or may have changed it.
+"""JSON without the `json` package, which the code may not have imported, or may have changed.
 
-Owns the two directions, over the interpreter's own C parts. Never makes what is not JSON (NaN, half
-of a surrogate pair).
+Owns encoding and decoding, on the interpreter's C parts. Never produces invalid JSON (NaN, half of
+a surrogate pair).
 """
 
 from _json import encode_basestring, encode_basestring_ascii, make_encoder
@@ -16,12 +16,13 @@ def _refuse(value):
 
 
 def _encoder(quote):
-    # No table of the values that are being written: what contains itself is nested too deeply.
+    # Without a table of the values being written: a value that contains itself counts as nested too
+    # deeply.
     return make_encoder(None, _refuse, quote, None, ":", ",", False, False, False)
 
 
 _encode = _encoder(encode_basestring)
-# Half as slow, and the same for what is ASCII.
+# Twice as fast, and the same result for ASCII text.
 _encode_ascii = _encoder(encode_basestring_ascii)
 
 
@@ -35,7 +36,7 @@ def encoded(value):
     except UnicodeEncodeError:
         raise ValueError("a text with half of a surrogate pair is not JSON") from None
     except RecursionError:
-        raise ValueError("it is nested too deeply, or contains itself") from None
+        raise ValueError("the value is nested too deeply, or contains itself") from None
 
 
 def decoded(body):
@@ -46,7 +47,7 @@ def decoded(body):
     try:
         value, end = scan(text, 0)
     except (StopIteration, SystemError):
-        # The latter where `json` is not imported, and so its error cannot be raised.
+        # SystemError: `json` is not imported, so its own error cannot be raised.
         raise ValueError("it is not JSON") from None
     if end != len(text) and text[end:].strip(_SPACE):
         raise ValueError("there is more than one JSON value")

@@ -1,13 +1,13 @@
-"""Waiting for the socket in a thread, so that others can end the wait.
+"""Waits for the socket in a thread, so that other threads can end the wait.
 
-Owns a pipe, and two descriptors for it. Imported when a thread first waits for a tool.
+Owns a pipe for waking the thread. Imported when a thread first waits for a tool.
 """
 
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from posix import close, pipe, read, set_blocking, write
 from select import POLLIN, poll
 
-# Out of the way of code that counts from 3, if there is room.
+# A high number, if possible, since some code expects the numbers from 3 to be free.
 _HIGH_DESCRIPTOR = 200
 
 
@@ -23,7 +23,7 @@ class Poll:
         self._poll.register(self._end, POLLIN)
 
     def wait(self):
-        """Until bytes come, or `wake` is called (or was, since the last wait)."""
+        """Wait until bytes arrive or `wake` is called (or was called since the last wait)."""
         for fd, _ in self._poll.poll():
             if fd == self._end:
                 try:
@@ -35,7 +35,7 @@ class Poll:
         try:
             write(self._start, b"w")
         except BlockingIOError:
-            # There are more than enough of them in it.
+            # The pipe is full, so the thread wakes anyway.
             pass
 
 

@@ -1,7 +1,8 @@
-"""What a first turn writes to, found out once for all workers of a zygote.
+"""Finds the memory pages that a first turn writes to, once for all workers of a zygote.
 
-Owns the child that takes a turn for nobody. A page that workers share with their zygote is copied when
-it is first written to, and a first turn writes to hundreds: a worker that waits can have them before.
+Owns a throwaway child that runs one turn and records which pages it dirtied. A page that workers
+share with their zygote is copied at the first write, and a first turn writes to hundreds. A pooled
+worker can pre-fault them.
 """
 
 import os
@@ -15,9 +16,9 @@ _SOURCE = b"1 + 1"
 
 
 def practise(library, worker):
-    """Have a child be a worker that takes one turn, and learn which pages that wrote to."""
+    """Run one turn in a child worker, and record the pages that it wrote to."""
     ours, theirs = socketpair()
-    # All is said before there is a child: what this process writes to meanwhile would look like the
+    # Send everything before the fork: pages that this process writes to later would look like the
     # child's.
     ours.send(frame(b'{"kind":"turn_start","turn":1}', _SOURCE) + frame(b'{"kind":"shutdown"}'))
     noted = os.memfd_create("windlass-pages")
@@ -33,7 +34,7 @@ def practise(library, worker):
         finally:
             _exit(status)
     _, status = os.waitpid(child, 0)
-    # Without it a first turn takes longer, and is the same.
+    # Without the record a first turn is slower, and works the same.
     if status == 0:
         library.windlass_learn_pages(noted)
     os.close(noted)

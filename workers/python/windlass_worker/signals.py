@@ -1,9 +1,10 @@
-"""The running code's own signal handlers: they may raise into the running code, and nowhere else.
+"""Signal handlers of the running code. They may raise only into the running code.
 
-Owns the way from `signal.signal` to a handler. Never drops a signal: between turns, and while the
-worker waits for the code, a handler runs as ever; only what it raises between turns (the
-TimeoutError of an alarm whose turn is over) has no code left that could want it. While the worker
-is at work on its queues, for some microseconds, it is put off.
+Owns the path from `signal.signal` to a handler. Never drops a signal. Handlers also run between
+turns and while the worker waits on behalf of the code (for input or a tool). An exception that a
+handler raises between turns is dropped, since no code runs that could catch it (for example the
+TimeoutError of an alarm whose turn is over). While the worker changes its queues, for some
+microseconds, handlers are postponed.
 """
 
 import _signal
@@ -24,7 +25,7 @@ class Signals:
         inbox = self._inbox
 
         def set_handler(number, handler, /):
-            # The interrupt's own handler, put back by code that had replaced it, stays as it is.
+            # The worker's SIGINT handler, restored by code that had replaced it, stays unwrapped.
             if callable(handler) and not inbox.is_handler(handler):
                 handler = _Handler(inbox, handler)
             return _given(signal(number, handler))
@@ -33,7 +34,7 @@ class Signals:
 
 
 class _Handler:
-    """A handler of the code's, with its exceptions kept where they belong."""
+    """A handler of the running code. Its exceptions reach only the running code."""
 
     __slots__ = ("_inbox", "given")
 
@@ -46,5 +47,5 @@ class _Handler:
 
 
 def _given(handler):
-    """The handler as the code gave it."""
+    """The handler as the code passed it."""
     return handler.given if type(handler) is _Handler else handler

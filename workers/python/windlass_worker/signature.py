@@ -1,16 +1,16 @@
-"""What a tool's JSON schema says of its arguments: their order, their types, their description.
+"""A tool's JSON schema as a Python signature: the order, types and descriptions of its arguments.
 
-Owns the way from schema to signature and docstring. A schema is somebody else's text: nothing of it
-is ever run, what it says that is not understood is left out, and its names are only ever names.
+Owns the conversion from schema to signature and docstring. A schema is untrusted text: none of it
+is executed, unknown parts are left out, and its names are used only as names.
 """
 
 from keyword import iskeyword
 
-# Choices that are written out; of more, only their type is.
+# Most choices that are listed. For more, only their type is shown.
 CHOICES_MAX = 8
-# Characters of one default or choice that are written out.
+# Longest text of one default or choice, in characters.
 LITERAL_CHARS_MAX = 60
-# How deep lists of lists, and references to references, are followed.
+# How deep nested lists and references are followed.
 DEPTH_MAX = 4
 
 _WORDS = {
@@ -36,7 +36,7 @@ class Parameters:
         names = [name for name in required if isinstance(name, str)] if _is_list(required) else []
         self._root = schema
         self.required = frozenset(names)
-        # The required ones first, as in any signature, and otherwise as they stand in the schema.
+        # Required arguments first, as in any signature, and otherwise in the schema's order.
         ordered = sorted(self.properties, key=lambda name: name not in self.required)
         self.positional = tuple(name for name in ordered if _is_name(name))
         self._closed = schema.get("additionalProperties") is False
@@ -96,7 +96,7 @@ class Parameters:
         return inspect.Signature(found)
 
     def docstring(self, description):
-        """The tool's own description, then its arguments'."""
+        """The tool's description, then those of its arguments."""
         parts = [description.strip()] if isinstance(description, str) else []
         lines = []
         for name in sorted(self.properties, key=lambda name: name not in self.required):
@@ -112,7 +112,7 @@ class Parameters:
         return "\n\n".join(part for part in parts if part) or None
 
     def _words(self, schema, depth=DEPTH_MAX):
-        """The type in Python's words; empty where there are none."""
+        """The type as Python text; empty if unknown."""
         if not isinstance(schema, dict) or depth == 0:
             return ""
         if "$ref" in schema:
@@ -139,7 +139,7 @@ class Parameters:
         return "list[%s]" % items if items else word
 
     def _referred(self, path):
-        """What a reference within the schema stands for."""
+        """The target of a reference within the schema."""
         found = self._root
         if not isinstance(path, str) or not path.startswith("#/"):
             return None
@@ -149,7 +149,7 @@ class Parameters:
 
 
 class Text:
-    """Words in a signature that are not themselves Python values."""
+    """Text in a signature that is not a Python value."""
 
     __slots__ = ("_text",)
 

@@ -1,11 +1,10 @@
-"""Standard input of the running code: asked for when it is needed, never before.
+"""Standard input of the running code. The worker asks for input only when the code reads.
 
-Owns the bytes that came for the current turn, and every way to read them: `input`, `getpass`,
+Owns the input bytes of the current turn, and every way to read them: `input`, `getpass`,
 `sys.stdin`, `os.read(0, ...)`, `os.readv(0, ...)`, `open(0)`. Never keeps a byte for another turn:
-there is one buffer, with no second one above it, and it is emptied when a turn ends or is
-interrupted.
+there is a single buffer, and it is emptied when a turn ends or is interrupted.
 
-Only the main thread may read the protocol, so only it can wait for input; another thread that asks
+Only the main thread may read the protocol, so only it can wait for input. Another thread that reads
 gets a RuntimeError. In a forked child standard input is at its end.
 """
 
@@ -48,7 +47,7 @@ class Input:
         os.readv = posix.readv = like(os.readv, self._make_readv(os.readv))
 
     def install_getpass(self, module):
-        """`getpass` was imported: its questions are marked as secret."""
+        """`getpass` was imported: mark its questions as secret."""
 
         def getpass(prompt="Password: ", stream=None, **_options):
             """Prompt for a password; the answer is not shown or recorded."""
@@ -57,37 +56,39 @@ class Input:
         module.getpass = module.unix_getpass = module.fallback_getpass = getpass
 
     def reset(self):
-        """The turn is over: what it left unread reaches nobody."""
+        """The turn is over: drop its unread input."""
         self._unread.clear()
         self._ended = False
 
     def end(self):
-        """The turn was interrupted: code that asks again, like a debugger, finds no more input."""
+        """The turn was interrupted: code that reads again, such as a debugger, finds the end of
+        input."""
         self._unread.clear()
         self._ended = True
 
     def is_managed(self, fd):
-        """Whether reading `fd` means asking: not if the code has put a file of its own there."""
+        """Whether reading `fd` asks for input. It does not if the code has replaced descriptor 0.
+        """
         return fd == 0 and not self._turns.forked and _identity(0) == self._null
 
     def take(self, size):
-        """At most `size` bytes of what is there."""
+        """At most `size` of the unread bytes."""
         data = bytes(self._unread[:size])
         del self._unread[:size]
         return data
 
     def give_back(self, data):
-        """Put bytes that were taken back before the others."""
+        """Put bytes back in front of the unread ones."""
         self._unread[:0] = data
 
     def some(self, size):
-        """At most `size` bytes; waits for the first of them. Empty at the end of input."""
+        """At most `size` bytes; waits for at least one. Empty at the end of input."""
         while size and not self._unread and self.more():
             pass
         return self.take(size)
 
     def exactly(self, size):
-        """`size` bytes; fewer only at the end of input. Negative: all there will be."""
+        """`size` bytes; fewer only at the end of input. Negative: everything up to the end."""
         while (size < 0 or len(self._unread) < size) and self.more():
             pass
         return self.take(size if size >= 0 else len(self._unread))
@@ -95,7 +96,7 @@ class Input:
     def characters(self, size):
         """`size` characters; fewer only at the end of input."""
         while True:
-            # At the end of input a cut character is taken as it is.
+            # At the end of input an incomplete character is taken as it is.
             data = bytes(self._unread[: size * _CHARACTER_BYTES_MAX])
             text = _decode(data, not self._ended)[:size]
             if len(text) == size or not self.more():
@@ -104,7 +105,8 @@ class Input:
                 return text
 
     def line(self):
-        """A line with its end. An answer without one is a whole line; empty at the end of input."""
+        """A line with its line end. An answer without one counts as a line. Empty at the end of
+        input."""
         while not self._unread and self.more():
             pass
         return self.take(self._unread.find(b"\n") + 1 or len(self._unread))
@@ -131,7 +133,7 @@ class Input:
         return not self._ended or bool(self._unread)
 
     def _is_unfinished(self, next_frame, turn):
-        """Take in a frame; True until it was the last of an answer."""
+        """Take a frame in; False if it was the last one of an answer."""
         if not self._is_answer(next_frame, turn):
             return True
         header, body = next_frame
@@ -142,7 +144,7 @@ class Input:
     def _is_answer(self, next_frame, turn):
         header = next_frame[0]
         if header.get("kind") == "shutdown":
-            # It is for the main loop; this turn is in its way.
+            # The main loop handles it, and this turn must end first.
             self._inbox.put_back(next_frame)
             raise KeyboardInterrupt
         return header.get("kind") == "turn_input" and header.get("turn") == turn
@@ -194,7 +196,7 @@ class Input:
 
 
 class _Stream:
-    """What text and bytes have in common: descriptor 0, which is not the code's to close."""
+    """Common part of the text and the byte stream: descriptor 0, which the code cannot close."""
 
     name = "<stdin>"
 
@@ -274,11 +276,12 @@ class TextStream(_Stream, io.TextIOBase):
         return line[:size]
 
     def reconfigure(self, **_options):
-        """Input is UTF-8, whatever is asked for."""
+        """Ignored: input is always UTF-8."""
 
 
 def _decode(data, cut=False):
-    """Bytes as text. If more may follow, a `cut` character at the end is left out."""
+    """Bytes as text. With `cut`, an incomplete character at the end is left out, since more may
+    follow."""
     if cut:
         for back in range(1, min(_CHARACTER_BYTES_MAX, len(data) + 1)):
             lead = data[-back]
@@ -297,7 +300,7 @@ def _universal(text):
 
 
 def _identity(fd):
-    """What a descriptor stands for, to see whether it is still the same."""
+    """The identity of an open file, to see whether a descriptor still refers to it."""
     try:
         status = _fstat(fd)
     except OSError:

@@ -1,6 +1,6 @@
-"""The errors of tools, as the session's code sees them.
+"""The exceptions of tools, as the session's code sees them.
 
-Owns the exceptions and their making from what came over the wire. Imported with the first call.
+Owns the exceptions and makes them from answers. Imported with the first call.
 """
 
 
@@ -18,7 +18,7 @@ class ToolError(Exception):
         self.type = type
 
     def __reduce__(self):
-        # By a function: the name `tools` that the class goes by is not that of a module.
+        # Pickled by a function: `tools`, the class's module name, is not a module.
         return failure, (str(self), self.tool, self.code, self.type)
 
 
@@ -27,15 +27,15 @@ class ToolDeadlinePassed(ToolError, TimeoutError):
 
 
 class ToolHostGone(ToolError, ConnectionError):
-    """Whoever offered the tool has gone."""
+    """The host that offered the tool is gone."""
 
 
 class ToolNotFound(ToolError, AttributeError):
-    """Nobody offers a tool of that name."""
+    """No host offers a tool of that name."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        # Keeps the interpreter from suggesting names of its own: the message does already.
+        # Keeps the interpreter from suggesting names: the message does so already.
         self.name = None
 
 
@@ -56,7 +56,7 @@ def failure(message, tool, code, type=None):
 
 
 def from_answer(answer, tool):
-    """The error that an answer tells of."""
+    """The error in an answer."""
     if not isinstance(answer, dict):
         answer = {"message": str(answer)}
     code = answer.get("code") or "tool_failed"

@@ -1,16 +1,16 @@
-"""`tools`, as the session's code sees it: each attribute is a function that somebody else runs.
+"""`tools`, as the session's code sees it: each attribute is a function that a tool host runs.
 
-Owns the names. Very little happens here, since every session has it: all else is imported when the
-code first uses a tool.
+Owns the names. Every session loads this module, so it does very little: the rest is imported when
+the code first uses a tool.
 """
 
 from _thread import RLock
 
 _ERRORS = frozenset(("ToolError", "ToolDeadlinePassed", "ToolHostGone", "ToolNotFound"))
-# The longest deadline that can be asked for, and that is far more than any turn.
+# The longest deadline, far longer than any turn.
 _DEADLINE_S_MAX = 10**9
 
-_USAGE = """Functions that are run outside of this session, by whoever offers them.
+_USAGE = """Functions that run outside of this session, in the tool host that offers them.
 
 tools.name(argument=value)          waits for the result: a JSON value
 await tools.name(argument=value)    the same where an event loop runs, as with top-level `await`;
@@ -25,7 +25,7 @@ tools.search("words") finds tools, dir(tools) names them, help(tools.name) descr
 
 
 class Source:
-    """Where tools come from; made ready with the first use."""
+    """The source of tools; set up at the first use."""
 
     def __init__(self, wire, inbox, turns):
         self._parts = wire, inbox, turns
@@ -50,7 +50,7 @@ class Source:
         return self.catalogue
 
     def end_turn(self):
-        """The turn is not the current one any more: its calls are over, its names forgotten."""
+        """The turn is over: end its calls and forget its names."""
         self.tools._forget()
         self.catalogue.end_turn()
 
@@ -127,7 +127,7 @@ class Tools:
 
 
 class Group:
-    """Tools with the same word before the dot."""
+    """Tools that share the part of the name before the dot."""
 
     __module__ = "tools"
 

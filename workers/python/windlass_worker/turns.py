@@ -1,10 +1,10 @@
 """Which turn is running, and which turn each thread belongs to.
 
-Owns these two facts and the fence between them: a thread that writes as part of the current turn is
-done writing before that turn ends. Never writes anything itself.
+Owns these two facts and a fence between them: a thread that writes as part of the current turn
+finishes its write before that turn ends. Never writes anything itself.
 
-A thread belongs to the turn that started it, a thread started by a thread to its parent's, and a
-thread of an executor to the turn that submitted the work it is at.
+A thread belongs to the turn that started it. A thread that another thread started belongs to that
+thread's turn. A thread of an executor belongs to the turn that submitted its current work.
 """
 
 import _thread
@@ -17,9 +17,9 @@ class Turns:
         self.main = get_ident()
         # The running turn; None between turns.
         self.current = None
-        # The last turn that was begun; 0 before the first.
+        # The last turn that began; 0 before the first.
         self.latest = 0
-        # True in a child of the worker: it may not speak the protocol.
+        # True in a child of the worker, which must not use the protocol.
         self.forked = False
         # Held by a thread that writes as part of the current turn, and when that turn ends.
         self.fence = allocate_lock()
@@ -36,7 +36,7 @@ class Turns:
             self.current = None
 
     def of(self, thread):
-        """The turn of a thread; of one that we did not see start, the latest."""
+        """The turn of a thread. A thread whose start was not seen belongs to the latest turn."""
         return self._of_thread.get(thread, self.latest)
 
     def enter_child(self):
@@ -47,19 +47,20 @@ class Turns:
         self._of_thread.clear()
 
     def adopt(self):
-        """This is no child but a twin, with turns of its own."""
+        """This process is a twin, not a child, and has its own turns."""
         self.forked = False
         self.current = None
         self.latest = 0
 
     def watch_threads(self):
-        """See every thread that starts from now on."""
+        """Record the turn of every thread that starts from now on."""
         for name in ("start_new_thread", "start_new", "start_joinable_thread"):
             start = getattr(_thread, name, None)
             if start is not None:
                 watched = self._watched(start)
                 setattr(_thread, name, watched)
-                # Imported before us (by a .pth file), `threading` has its own names for these.
+                # If a .pth file imported `threading` earlier, it has its own references to these
+                # functions.
                 threading = modules.get("threading")
                 if threading is not None and hasattr(threading, "_" + name):
                     setattr(threading, "_" + name, watched)

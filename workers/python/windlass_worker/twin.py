@@ -1,16 +1,16 @@
-"""Forking a twin: a copy of this process, between turns, that goes on as another session's worker.
+"""Forks a twin: a copy of this process, between turns, that continues as another session's worker.
 
-Owns the order in which the two part. Imported with the first fork, or by the zygote.
+Owns the order of steps in the fork. Imported with the first fork, or by the zygote.
 
-The twin is forked twice, so that it is no child of the original: the code can neither wait for it
-nor be told of its end. Both then add a layer to their confinement, which keeps either from
-signalling, tracing or writing to the other; a layer that were there before the fork would be
-common to both. Until the original is behind its own, the twin waits, and it does not go on at all
-if either of them fails: there are no twins that are not apart.
+The twin is forked twice, so that it is not a child of the original: the session's code can neither
+wait for it nor learn of its end. Both processes then add a layer to their confinement, which keeps
+each from signalling, tracing or writing to the other. A layer that was added before the fork would
+be common to both. The twin waits until the original has added its layer. If either of them fails,
+the twin exits: twins never run without the separation.
 
 A layer belongs to one thread. The other threads of the original add theirs before the fork, so that
-no thread of the original can reach the twin at any moment. The keeper looks from outside whether all
-of this was done; it does not rely on this module.
+no thread of the original can reach the twin at any moment. The keeper checks all of this from
+outside and does not rely on this module.
 """
 
 import os
@@ -20,13 +20,13 @@ from os import _exit
 from . import twin_state
 from .wire import frame, quoted, scan
 
-_LIBRARY = "libwindlass_sandbox.so"
-# What a ruleset is refused with by the library itself.
+_LIBRARY = "libwindlass_confine.so"
+# The reason when a layer cannot be added.
 _NOT_APART = "it cannot be kept apart from its twin: %s"
 
 
 class Refused(Exception):
-    """There is no twin, and why."""
+    """No twin was made, with the reason."""
 
     def __init__(self, reason, limit=False):
         super().__init__(reason)
@@ -34,9 +34,9 @@ class Refused(Exception):
 
 
 def fork(wire, inbox, order):
-    """Fork. In the twin, the descriptor of its protocol socket; None in the original."""
+    """Fork. Returns the descriptor of the protocol socket in the twin, and None in the original."""
     try:
-        twin, not_carried = inbox.undisturbed(lambda: _part(wire, scan(order.decode(), 0)[0]))
+        twin, not_carried = inbox.undisturbed(lambda: _make_twin(wire, scan(order.decode(), 0)[0]))
     except Refused as refused:
         _say(wire, b"false", refused.args[0], refused.limit)
         return None
@@ -57,18 +57,19 @@ def _say(wire, ok, reason, limit, not_carried=b""):
     wire.send(frame(header, not_carried))
 
 
-def _part(wire, order):
-    """The descriptor of the twin's socket in the twin, and what it does not have in the original."""
+def _make_twin(wire, order):
+    """Make the twin. Returns its socket's descriptor in the twin, and in the original a list of
+    what the twin does not have."""
     wire.send(frame(b'{"kind":"fork_wait"}'))
     ends = wire.receive_descriptors(3)
     if len(ends) != 3:
-        raise Refused("its descriptors did not come")
+        raise Refused("the twin's descriptors did not arrive")
     apart = None
     try:
-        apart = _Apart(order)
+        apart = _Separation(order)
         state = twin_state.State(order["workspace"], order["copy"], (wire.fd, *ends))
         not_carried = state.not_carried()
-        if _fork_apart(apart):
+        if _fork_separated(apart):
             return _take_over(state, ends), b""
     finally:
         if apart is None or not apart.is_twin:
@@ -81,29 +82,30 @@ def _take_over(state, ends):
     try:
         return state.take_over(ends)
     except BaseException:
-        # Nobody could be told: the keeper finds its socket closed.
+        # No report is possible here: the keeper finds the socket closed.
         _exit(1)
 
 
-class _Apart:
-    """The layers of the two."""
+class _Separation:
+    """The confinement layers of the two processes."""
 
     def __init__(self, order):
         self._original = order.get("original")
         self._twin = order.get("twin")
-        # The numbers of the threads, for a process that may not look at itself.
+        # Thread ids, for a process that cannot read its own `/proc`.
         self._threads = order.get("threads", ())
         self.is_twin = False
         if self._original is not None:
             self._call = _library()
 
     def adopt(self, orphans):
-        """Whether orphans come to this process, or to who holds it."""
+        """Set whether orphaned descendants are adopted by this process or by the process that holds
+        it."""
         if self._original is not None:
             self._call("windlass_adopt", orphans)
 
     def enter_others(self):
-        """Add a layer to each of the other threads; 0, or the number of an error."""
+        """Add a layer to each other thread. Returns 0 or an errno."""
         rules = self._rules()
         if rules is None:
             return 0
@@ -111,7 +113,7 @@ class _Apart:
         return self._call("windlass_separate_others", rules, len(rules), threads, len(threads))
 
     def enter(self):
-        """Add this process's own layer; 0, or the number of an error."""
+        """Add this thread's layer. Returns 0 or an errno."""
         rules = self._rules()
         return 0 if rules is None else self._call("windlass_separate", rules, len(rules))
 
@@ -120,15 +122,15 @@ class _Apart:
         return None if rules is None else rules.encode()
 
 
-def _fork_apart(apart):
-    """Fork, and put both behind their layers. True in the twin; raises in the original alone."""
+def _fork_separated(apart):
+    """Fork, and separate both processes. Returns True in the twin; raises only in the original."""
     code = apart.enter_others()
     if code:
         raise Refused(_reason(code))
     told, tell = os.pipe()
     wait, go = os.pipe()
     try:
-        # The twin is to come to who holds this process.
+        # The twin must be adopted by the process that holds this one.
         apart.adopt(0)
         between = os.fork()
         if between == 0:
@@ -151,7 +153,7 @@ def _fork_apart(apart):
 
 
 def _fork_again(apart, others):
-    """In the process between: it ends here."""
+    """Runs in the intermediate process, which exits here."""
     apart.is_twin = True
     try:
         if os.fork() != 0:
@@ -165,7 +167,7 @@ def _fork_again(apart, others):
 def _be_twin(apart, tell, wait):
     try:
         os.setpgid(0, 0)
-        # What is called after a fork may have started threads.
+        # Fork hooks may have started threads.
         code = apart.enter_others() or apart.enter()
         os.write(tell, b"%d" % code)
         os.close(tell)
@@ -183,20 +185,20 @@ def _be_original(apart, told):
         raise Refused("the twin ended before it was kept apart")
     code = int(said) or apart.enter()
     if code == E2BIG:
-        raise Refused("it was forked as often as it can be", limit=True)
+        raise Refused("the session was forked as often as possible", limit=True)
     if code:
         raise Refused(_reason(code))
 
 
 def _reason(code):
-    return _NOT_APART % (os.strerror(code) if code > 0 else "its rules are none")
+    return _NOT_APART % (os.strerror(code) if code > 0 else "its rules are invalid")
 
 
 def _library():
-    """Calls a function of the sandbox's library, which returns a number."""
+    """Returns a function that calls the sandbox's library and returns a number."""
     path = os.path.join(os.path.dirname(__file__), _LIBRARY)
     try:
-        # The package around it takes milliseconds to import, and nothing of it is needed.
+        # Importing `ctypes` takes milliseconds, and nothing of it is needed.
         import _ctypes
 
         handle = _ctypes.dlopen(path, os.RTLD_NOW)

@@ -1,11 +1,11 @@
-"""What of a process a fork carries, and what not: descriptors, directory, sources of chance.
+"""The state that a fork carries, and what it does not: descriptors, directory, random sources.
 
-Owns the list that the fork's answer shows, and the twin's first acts, before it says that it is
-ready. Never changes a variable of the code's.
+Owns the list of what the twin does not have, and the twin's first steps before it reports that it
+is ready. Never changes a variable of the session's code.
 
-A descriptor is shared by a fork: both would read from one connection, and move one offset in a file.
-So files are opened again, those of the workspace in the twin's copy of it. All that cannot be opened
-again is closed: its number then leads to a socket whose other end is gone.
+A fork shares descriptors: both processes would read from one connection and move one file offset.
+So the twin opens files again, and those of the workspace in its copy. Descriptors that cannot be
+opened again are replaced by a socket whose other end is closed.
 """
 
 import os
@@ -19,27 +19,28 @@ from . import afresh, awaiting
 from .plain_json import encoded
 
 NAMED_MAX = 256
-# Where the protocol socket goes, out of the way of code that counts from 3.
+# The protocol socket is moved to a high descriptor, since some code expects the numbers from 3 to
+# be free.
 _HIGH_DESCRIPTORS = (900, 200, 50)
 _GPU = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
-# Flags of an open file that are asked for again; making or emptying it is not.
+# Flags that are kept when a file is opened again. Creating and truncating are not.
 _KEPT_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_DIRECTORY | os.O_SYNC
 _OF_WORKER = (0, 1, 2)
 
 
 class State:
-    """What the process has open, looked at before the fork: the twin may not see that of itself."""
+    """The open descriptors, read before the fork: the twin may not be able to read its own."""
 
     def __init__(self, workspace, copy, own):
         self._workspace = workspace
         self._copy = copy
-        # Descriptors of the worker itself.
+        # Descriptors that belong to the worker.
         own = {*_OF_WORKER, *own, *_of_loop()}
         self._open = [one for one in _descriptors() if one[0] not in own]
         self._of_loop = [one for one in _descriptors() if one[0] in _of_loop()]
 
     def not_carried(self):
-        """What the twin will not have, as JSON."""
+        """The things that the twin will not have, as JSON."""
         found = [*_threads(), *_processes()]
         for fd, path, kind in self._open:
             if kind != "file":
@@ -53,7 +54,8 @@ class State:
         return encoded([{"what": what, "name": _plain(name)} for what, name in found])
 
     def take_over(self, ends):
-        """Make what a fork has shared the twin's own; the descriptor of its protocol socket."""
+        """Replace shared descriptors and state in the twin. Returns the descriptor of its protocol
+        socket."""
         protocol, stdout, stderr = ends
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
@@ -76,12 +78,12 @@ class State:
                 if kind != "file" or not self._open_again(fd, path):
                     os.dup2(dead.fileno(), fd, os.get_inheritable(fd))
             except OSError:
-                # Closed meanwhile, by a finalizer.
+                # A finalizer closed it meanwhile.
                 pass
         dead.close()
 
     def _open_again(self, fd, path):
-        """Whether a file or directory is open as it was, with an offset of its own."""
+        """Open a file or directory again, with its own offset. Returns whether that worked."""
         target = self._moved(path)
         try:
             if target is None:
@@ -92,14 +94,14 @@ class State:
         try:
             os.lseek(new, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
         except OSError:
-            # A directory's place means nothing elsewhere.
+            # The offset of a directory means nothing in another one.
             pass
         os.dup2(new, fd, os.get_inheritable(fd))
         os.close(new)
         return True
 
     def _moved(self, path):
-        """The path's place in the copy, if it is in the workspace."""
+        """The path in the copy, if it is in the workspace."""
         if path == self._workspace:
             return self._copy
         if path.startswith(self._workspace + "/"):
@@ -107,7 +109,7 @@ class State:
         return None
 
     def _enter(self):
-        """Work where the copy is."""
+        """Change to the copy's directory."""
         try:
             directory = self._moved(os.getcwd())
         except OSError:
@@ -124,8 +126,7 @@ class State:
         ]
 
     def _found_at(self, entry):
-        """Where the modules of an entry of sys.path are. A virtual environment is not copied, and is
-        read where it was."""
+        """The path of an entry of sys.path. A virtual environment is not copied, and keeps its path."""
         moved = self._moved(entry)
         if moved is None or not os.path.exists(moved) and os.path.exists(entry):
             return entry
@@ -137,7 +138,7 @@ def _plain(name):
 
 
 def _is_at(fd, path):
-    """Whether what is open is still what has the path."""
+    """Whether the open file is still the one at the path."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except OSError:
@@ -184,17 +185,17 @@ def _program(pid):
 
 
 def _descriptors():
-    """(number, what it is open on, what that is to a fork) of each that the process has."""
+    """(number, path, kind) of each open descriptor."""
     try:
         numbers = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
-        # A twin without a view of its own is not allowed to look at itself.
+        # A twin without its own view of the file system may not read its own `/proc`.
         numbers = range(os.sysconf("SC_OPEN_MAX"))
     for fd in numbers:
         try:
             mode = os.fstat(fd).st_mode
         except OSError:
-            # It was the one that listed them, or there is none.
+            # The descriptor of the listing itself, or a number that is not open.
             continue
         try:
             path = os.readlink("/proc/self/fd/%d" % fd)
@@ -217,7 +218,7 @@ def _kind(mode, path):
 
 
 def _socket_name(fd, path):
-    """Where a socket leads, if it can be told."""
+    """A socket's peer or own address, if known."""
     if not path.startswith("socket:"):
         return path
     from _socket import socket
@@ -234,7 +235,7 @@ def _socket_name(fd, path):
 
 
 def _of_loop():
-    """The descriptors of the session's own event loop, which a twin has none of until it awaits."""
+    """The descriptors of the session's event loop. A twin has no loop until it awaits."""
     loop = awaiting.current()
     found = []
     for name in ("_selector", "_ssock", "_csock"):
@@ -262,7 +263,7 @@ def _shared_memory():
 
 
 def _leave_tracker():
-    """The pipe to `multiprocessing`'s tracker led to the original's."""
+    """Forget the pipe to `multiprocessing`'s tracker, which belongs to the original."""
     tracker = sys.modules.get("multiprocessing.resource_tracker")
     if tracker is not None:
         tracker._resource_tracker._fd = tracker._resource_tracker._pid = None

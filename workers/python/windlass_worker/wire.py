@@ -1,15 +1,15 @@
 """The protocol socket: whole frames out, whole frames in.
 
-Owns the descriptor, the framing and the order of what is sent, and ends the process when there is
-nobody on the other side. Never interprets a message.
+Owns the descriptor, the framing and the order of sent frames, and ends the process when the keeper
+has closed the socket. Never interprets a message.
 
 Two things here look odd and are deliberate:
 
-* Whatever runs in the main thread can be cut short between any two bytecodes, by an exception
-  that a signal handler raises (an interrupt, or the `signal.alarm` of the code that we run). A
-  count of bytes sent, or bytes received, must not be lost then. `list.extend(map(call, ...))` makes
-  the call and stores its result without a bytecode between the two, so the framing survives.
-* The `json` package costs more to import than all of this worker; its C scanner costs nothing.
+* A signal handler can raise an exception in the main thread between any two bytecodes (an interrupt,
+  or the `signal.alarm` of the session's code). The count of sent bytes, and received bytes, must
+  survive that. `list.extend(map(call, ...))` makes the call and stores its result without a bytecode
+  in between.
+* Importing the `json` package costs more than this whole worker; its C scanner costs nothing.
 """
 
 from _collections import deque
@@ -21,23 +21,23 @@ from os import _exit
 
 FRAME_BYTES_MAX = 256 * 1024
 HEADER_BYTES_MAX = 64 * 1024
-# Body bytes in one frame, leaving room for a header of the largest size.
+# Most body bytes in one frame, with space for a header of the largest size.
 CHUNK_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX - 4
 # Characters of a text from the running code (a prompt, an error's message) in a header: even
 # when each takes six bytes of JSON, the header stays within its limit.
 TEXT_CHARS_MAX = 4096
 
-# How much is received at once; while a large frame comes, all that is missing of it.
+# Bytes per receive call. While a large frame arrives, the rest of that frame.
 _RECEIVE_SIZES = (64 * 1024,)
 _LENGTHS = Struct(">II")
-# What a read gives when the other side has closed.
+# The result of a read after the other side has closed.
 _END = b""
-# The exit status when what the keeper sends makes no sense (EX_PROTOCOL).
+# Exit status for an invalid frame of the keeper (EX_PROTOCOL).
 _PROTOCOL_ERROR = 76
 
 
 class _Json:
-    """What the C scanner wants to know of a decoder."""
+    """The decoder options that the C scanner reads."""
 
     strict = True
     object_hook = object_pairs_hook = None
@@ -54,7 +54,7 @@ def frame(header, body=b""):
 
 
 def chunks(body):
-    """The body in portions that fit a frame; one empty portion for an empty body."""
+    """The body in parts that fit a frame; one empty part for an empty body."""
     for at in range(0, len(body) or 1, CHUNK_BYTES_MAX):
         yield body[at : at + CHUNK_BYTES_MAX]
 
@@ -73,20 +73,20 @@ class Wire:
         self._main = get_ident()
         self._socket = self._send_now = self._receive_now = None
         self._held = b""
-        # What is to be sent: (bytes, list of the counts already sent).
+        # Data to send: (bytes, list of the counts already sent).
         self._outgoing = deque()
-        # Knows its owner: whoever is called back while it sends (by a signal, by the collector of
-        # garbage) must not wait for itself.
+        # Reentrant: a callback during a send (a signal handler, the garbage collector) must not
+        # wait for its own thread.
         self._lock = RLock()
         self._flusher = None
         self._received = []
-        # How many bytes must be there before it is worth looking at them; 0 if not known.
+        # Bytes needed to complete the next frame; 0 if unknown.
         self._needed = 0
         self._sizes = _RECEIVE_SIZES
         self.open = False
 
     def attach(self, fd):
-        """Speak on this socket from now on."""
+        """Use this socket from now on."""
         self.fd = fd
         self._socket = socket(fileno=fd)
         self._send_now = self._socket.send
@@ -94,17 +94,18 @@ class Wire:
         self.open = True
 
     def close(self):
-        """Say and hear no more. Made for a forked child, where any lock may be held by nobody."""
+        """Stop sending and receiving. Safe in a forked child, where a lock may be held by a thread
+        that no longer exists."""
         self.open = False
         self._socket.close()
 
     def adopt(self, fd):
-        """Begin anew on another socket: this is a twin."""
+        """Start over on another socket, in a twin."""
         self.__init__()
         self.attach(fd)
 
     def receive_descriptors(self, number):
-        """Wait for so many descriptors, which come with one byte; frames before it stay frames."""
+        """Wait for this many descriptors, which come with one byte. Frames before it are kept."""
         room = 64 + 4 * number
         while True:
             data, rights, _, _ = self._socket.recvmsg(4096, room, MSG_CMSG_CLOEXEC)
@@ -116,11 +117,11 @@ class Wire:
                 return ()
 
     def hold(self, data):
-        """Send this with whatever the main thread sends next, in one call."""
+        """Send this data together with the main thread's next frame, in one call."""
         self._held += data
 
     def send(self, first, *others):
-        """Send whole frames, one after the other, after all that was held."""
+        """Send whole frames in order, after all held data."""
         if not self.open:
             return
         if self._held and get_ident() == self._main:
@@ -144,7 +145,7 @@ class Wire:
                 self._flusher = None
 
     def is_sending(self):
-        """Whether this very thread is within a `send`."""
+        """Whether this thread is inside `send`."""
         return self._lock._is_owned()
 
     def _send_outgoing(self):
@@ -158,13 +159,14 @@ class Wire:
                     counts.extend(map(send_now, (memoryview(data)[sum(counts) :],)))
                 outgoing.popleft()
         except (BrokenPipeError, ConnectionResetError):
-            # The reader finds the end of the stream, and ends the worker.
+            # The reader will find the end of the stream and end the worker.
             outgoing.clear()
 
     def wait(self):
-        """Block until bytes come."""
-        # What an interrupt has left unsent. Somebody else who is sending sends that too, and a
-        # reader has no reason to wait for them. (Our own name may have been left behind.)
+        """Block until bytes arrive."""
+        # Send what an interrupt left unsent. If another thread is sending, it sends that too, and
+        # the reader need not wait for it. (`_flusher` may still name this thread after an
+        # interrupt.)
         if self._outgoing and self._flusher in (None, self._main):
             self._flush()
         try:
@@ -173,12 +175,12 @@ class Wire:
             self._received.append(_END)
 
     def poll(self):
-        """Take what has come, without blocking."""
+        """Receive the available bytes without blocking."""
         try:
             sizes = self._sizes
             while True:
                 self._received.extend(map(self._receive_now, sizes, (MSG_DONTWAIT,)))
-                # Less than was asked for is all there is.
+                # A short read means that no more bytes are available.
                 if len(self._received[-1]) < sizes[0]:
                     return
                 sizes = _RECEIVE_SIZES
@@ -188,13 +190,13 @@ class Wire:
             self._received.append(_END)
 
     def frames(self):
-        """The whole frames among the bytes received, as (header, body); part of one is kept."""
+        """The whole frames among the received bytes, as (header, body). A partial frame is kept."""
         received = self._received
         if not received:
             return ()
         ended = received[-1] == _END
         if self._needed and not ended:
-            # The pieces of a large frame are put together once, not with every piece.
+            # Join the pieces of a large frame once, not with every piece.
             missing = self._needed - sum(map(len, received))
             if missing > 0:
                 self._sizes = (missing,)
@@ -220,13 +222,13 @@ class Wire:
             at = end
         received[:] = (data[at:],) if at < size else ()
         if ended:
-            # The keeper is gone. No code may hold on to a process that nobody can reach.
+            # The keeper is gone. The session's code must not keep an unreachable process alive.
             _exit(0)
         return found
 
 
 def _from_pieces(pieces):
-    """The frame that the pieces are, its body copied once; None if the header is in pieces."""
+    """The frame in the pieces, with its body copied once; None if the header is split."""
     first = pieces[0]
     _, header_size = _LENGTHS.unpack_from(first)
     body_at = 8 + header_size
@@ -240,5 +242,5 @@ def _header(data):
     try:
         return scan(data.decode("utf-8"), 0)[0]
     except (ValueError, StopIteration, SystemError):
-        # (The last where `json` is not imported, and so its own error cannot be raised.)
+        # SystemError: `json` is not imported, so its own error cannot be raised.
         _exit(_PROTOCOL_ERROR)

@@ -1,14 +1,14 @@
-"""A process that has its modules already, and forks workers.
+"""The zygote: a process with preloaded modules that forks workers.
 
-Owns the order of things between a keeper's request and the worker's own life, which `main` has.
-Never runs the session's code: what is forked waits for its job first, and confines itself before it
-is a worker. Never has a second thread when it forks.
+Owns the steps between a keeper's request and the worker's own life, which is in `main`. Never runs
+the session's code: a forked worker waits for its job, and confines itself before it serves. Never
+has a second thread when it forks.
 
-Descriptor 3 is the socket to its node, whose other end only the node holds. There it says once that it
-is ready, and there it gets connections: one for each worker that a keeper is to have. It has no
-address, so nobody else can ask it for anything. On a connection comes one request, with the descriptors
-that the worker needs. It answers nothing: the keeper hears from what was forked, on a channel of its
-own. What is forked holds neither the node's socket nor any connection.
+Descriptor 3 is the socket to the node; only the node holds its other end. On it the zygote reports
+once that it is ready, and receives connections: one for each worker that a keeper needs. The zygote
+has no address, so no other process can send it requests. A connection carries one request, with the
+descriptors that the worker needs. The zygote sends no answer: the forked worker reports to the
+keeper on a separate channel. A forked worker holds neither the node's socket nor any connection.
 """
 
 import ctypes
@@ -25,15 +25,16 @@ from .import_guard import ImportGuard
 from .practice import practise
 
 _NODE = 3
-_LIBRARY = "libwindlass_sandbox.so"
-# What the first fork of a live session would have to import.
+_LIBRARY = "libwindlass_confine.so"
+# A module that the first fork of a live session needs.
 _OF_TWINS = __package__ + ".twin"
 
 _VERSION = 2
-# Version, the keeper's namespaces to enter, those of the worker.
+# Version, namespaces of the keeper to enter, namespaces of the worker to enter.
 _REQUEST = Struct("<Iii")
 _DESCRIPTORS_MAX = 6
-# Connections that wait for their request. With more, the oldest is closed: its keeper runs the program.
+# Most connections that wait for their request. Beyond that the oldest is closed; its keeper then
+# starts the program instead.
 _CONNECTIONS_MAX = 256
 _ROOM = CMSG_SPACE(4 * _DESCRIPTORS_MAX)
 _NEW_PIDS = 0x20000000
@@ -47,12 +48,12 @@ _LENGTH = Struct("<I")
 
 
 def start(preload):
-    """The whole life: import what is to be there, say so, and fork whenever asked.
+    """The zygote's life: import the modules, report that it is ready, and fork on request.
 
-    In a worker this is that worker's life, and returns at its end.
+    In a forked worker this function is also the worker's life, and returns at its end.
     """
     node = socket(AF_UNIX, SOCK_SEQPACKET, 0, _NODE)
-    # The interpreter's lock is held in its functions: one of them forks.
+    # PyDLL keeps the interpreter's lock during calls: one of the functions forks.
     library = ctypes.PyDLL(os.path.join(os.path.dirname(__file__), _LIBRARY))
     library.windlass_become_worker.argtypes = (
         [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p] + [ctypes.c_int] * 4
@@ -66,7 +67,7 @@ def start(preload):
     library.windlass_warm()
     _stop_threads()
     gc.collect()
-    # What is here now is never looked at by the collector again: its pages stay shared.
+    # The collector never visits the objects that exist now, so their pages stay shared.
     gc.freeze()
     library.windlass_fill_gaps()
     practise(library, worker)
@@ -75,7 +76,7 @@ def start(preload):
     while True:
         descriptors, of_keeper, of_worker = connections.next_request()
         between = None
-        # Only children enter a pid namespace, and all that are forked here are for a keeper.
+        # Only children enter a pid namespace, and every child forked here is for a keeper.
         if library.windlass_join(descriptors[0], _NEW_PIDS) == 0:
             of, spaces = descriptors[0], of_keeper & ~_NEW_PIDS
             if of_worker:
@@ -84,25 +85,26 @@ def start(preload):
             if between == 0:
                 connections.close()
                 return worker.serve(_become_worker(library, worker, descriptors))
-            _let_go(library)
+            _leave_pid_namespace(library)
         _close(descriptors)
         if between is not None:
             os.waitpid(between, 0)
 
 
 class Connections:
-    """The node's socket, and the connections that came over it, by their descriptors."""
+    """The node's socket, and the connections received over it, by descriptor."""
 
     def __init__(self, node):
         self._node = node
-        # In the order in which they came.
+        # In order of arrival.
         self._open = []
         self._ready = []
         self._poll = poll()
         self._poll.register(node, POLLIN)
 
     def next_request(self):
-        """Wait for a request: its descriptors, the keeper's namespaces to enter, those of the worker."""
+        """Wait for a request. Returns its descriptors, and the namespaces of the keeper and of the
+        worker."""
         while True:
             while self._ready:
                 descriptor = self._ready.pop()
@@ -117,7 +119,7 @@ class Connections:
                     self._ready.append(descriptor)
 
     def close(self):
-        """In what was forked: hold none of them."""
+        """Close all of them, in a forked worker."""
         self._node.close()
         _close(self._open)
         self._open = self._ready = []
@@ -135,14 +137,15 @@ class Connections:
         self._poll.register(descriptors[0], POLLIN)
 
     def _take(self, descriptor):
-        """The one request of a connection, which is over then; none if its keeper is gone."""
+        """Read the only request of a connection and close it; None if the keeper is gone."""
         connection = socket(AF_UNIX, SOCK_SEQPACKET, 0, descriptor)
         try:
             data, descriptors = _receive(connection, MSG_DONTWAIT)
         except OSError:
             data, descriptors = b"", []
         finally:
-            # Connections are kept as numbers: an object would close its number again in a worker.
+            # Connections are kept as numbers: a socket object would close the number again in a
+            # worker.
             connection.detach()
         self._drop(descriptor)
         if len(data) == _REQUEST.size and len(descriptors) >= 5:
@@ -159,10 +162,10 @@ class Connections:
 
 
 def _hear_roots(node):
-    """Directories that sessions can write, or none where the node does not know them."""
+    """Directories that sessions can write to; None if the node does not know them."""
     received, descriptors = _receive(node)
     if received != _ROOTS or len(descriptors) != 1:
-        raise RuntimeError("the node did not say what sessions can write")
+        raise RuntimeError("the node did not send the directories that sessions can write to")
     content = os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0)
     _close(descriptors)
     word, *roots = content.split(b"\0")
@@ -170,11 +173,11 @@ def _hear_roots(node):
 
 
 def _fork(library, of, spaces, channel):
-    """Fork a worker into its namespaces; 0 in the worker, else what is to be waited for."""
+    """Fork a worker into its namespaces. Returns 0 in the worker, else the child to wait for."""
     between = library.windlass_fork_worker(of, spaces, channel)
     if between >= 0:
         return between
-    # Through a copy of this process, where it cannot be done through one that is none.
+    # Fallback: fork through an ordinary copy of this process.
     between = os.fork()
     if between != 0:
         return between
@@ -187,15 +190,17 @@ def _fork(library, of, spaces, channel):
     return 0
 
 
-def _let_go(library):
-    """Hold no pid namespace of a keeper, which may end. An ordinary user does, until the next fork."""
+def _leave_pid_namespace(library):
+    """Leave the keeper's pid namespace, which may end. An ordinary user's zygote cannot, and keeps
+    it until the next fork."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     library.windlass_join(own, _NEW_PIDS)
     os.close(own)
 
 
 def _become_worker(library, worker, descriptors):
-    """In the worker: wait for the job, and be confined; the protocol's descriptor."""
+    """In the worker: wait for the job and enter the confinement. Returns the protocol's descriptor.
+    """
     keeper, channel, kept, stdout, stderr = descriptors[:5]
     _close([keeper] + descriptors[5:])
     afresh.secrets()
@@ -207,16 +212,16 @@ def _become_worker(library, worker, descriptors):
 
 
 def _take_job(library, worker, channel):
-    """Wait for the job: the plan, the directory, and the environment.
+    """Wait for the job: the plan, the directory and the environment.
 
-    Before it may come the network namespace, which is made meanwhile, and a plan whose view is built
-    ahead. Then there is time, too, to have all that a first turn writes to.
+    The network namespace and a plan for building the view in advance may come first. Then the
+    worker also pre-faults the pages that a first turn writes to.
     """
     connection = socket(AF_UNIX, SOCK_SEQPACKET, 0, os.dup(channel))
     while True:
         received, descriptors = _receive(connection)
         if not received or len(descriptors) != 1:
-            # The keeper is gone, or wants nobody any more.
+            # The keeper is gone, or no longer needs this worker.
             _exit(0)
         if received == _NETWORK:
             if library.windlass_join(descriptors[0], _NEW_NETWORK) != 0:
@@ -254,7 +259,7 @@ def _close(descriptors):
 
 
 def _import(names):
-    """Import each; what cannot be is left to the code that will ask for it."""
+    """Import each module. A failed import is left to the code that needs the module."""
     missing = []
     for name in names:
         try:
@@ -265,18 +270,19 @@ def _import(names):
 
 
 def _stop_threads():
-    """Have libraries stop their threads, as they do at a fork, and see that they did."""
+    """Fork once, so that libraries stop their threads as they do at a fork, and check that they
+    did."""
     child = os.fork()
     if child == 0:
         _exit(0)
     os.waitpid(child, 0)
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
-        raise RuntimeError("%d threads run: what they do cannot be forked" % threads)
+        raise RuntimeError("%d threads run, and a fork would lose all but one" % threads)
 
 
 def _say(node, missing):
-    """Tell the node: a first line for each module that is missing, then where modules are found."""
+    """Report to the node: one line per missing module, then the module search path."""
     places = [place for place in sys.path if place]
     text = "\n".join(["missing " + line for line in missing] + ["path " + path for path in places])
     node.send(("ready\n" + text).encode("utf-8", "backslashreplace")[:60000])

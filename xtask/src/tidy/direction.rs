@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::{self, Dependency, Metadata, Source};
 
 /// For each package the workspace packages it may depend on. One that is not listed is an error:
@@ -11,7 +11,15 @@ use crate::workspace::{self, Dependency, Metadata, Source};
 const ALLOWED: &[(&str, &[&str])] = &[
     (
         "windlass",
-        &["windlass-node", "windlass-mcp", "windlass-client", "windlass-keeper", PROTOCOL],
+        &[
+            "windlass-node",
+            "windlass-mcp",
+            "windlass-client",
+            "windlass-keeper",
+            CONFINE,
+            PROCS,
+            PROTOCOL,
+        ],
     ),
     (
         "windlass-node",
@@ -21,26 +29,35 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "windlass-files",
             "windlass-lifecycle",
             "windlass-journal",
-            "windlass-sandbox",
+            BENEATH,
+            CONFINE,
+            PROCS,
             "windlass-tools",
             PROTOCOL,
         ],
     ),
     ("windlass-egress", &[PROTOCOL]),
-    ("windlass-files", &["windlass-sandbox", PROTOCOL]),
+    ("windlass-files", &[BENEATH, PROTOCOL]),
     ("windlass-tools", &[PROTOCOL]),
-    ("windlass-keeper", &["windlass-lifecycle", "windlass-sandbox", PROTOCOL]),
+    ("windlass-keeper", &["windlass-lifecycle", BENEATH, CONFINE, PROCS, PROTOCOL]),
     ("windlass-mcp", &["windlass-client", PROTOCOL]),
     ("windlass-client", &[PROTOCOL]),
     ("windlass-lifecycle", &[PROTOCOL]),
     ("windlass-journal", &[PROTOCOL]),
-    ("windlass-sandbox", &[PROTOCOL]),
+    (BENEATH, &[]),
+    (CONFINE, &[BENEATH, PROCS, PROTOCOL]),
+    (PROCS, &[PROTOCOL]),
     (PROTOCOL, &[]),
-    (TESTKIT, &["windlass-client", "windlass-sandbox", PROTOCOL]),
-    ("xtask", &["windlass-client", TESTKIT, PROTOCOL]),
+    (TESTKIT, &["windlass-client", PROCS, PROTOCOL]),
+    (SUITES, &["windlass-client", TESTKIT, PROTOCOL]),
+    ("xtask", &["windlass-client", SUITES, TESTKIT, PROTOCOL]),
 ];
 
+const BENEATH: &str = "windlass-beneath";
+const CONFINE: &str = "windlass-confine";
+const PROCS: &str = "windlass-procs";
 const PROTOCOL: &str = "windlass-protocol";
+const SUITES: &str = "windlass-suites";
 const TESTKIT: &str = "windlass-testkit";
 
 /// Libraries that bring a runtime, a clock or the operating system into what must stay pure.

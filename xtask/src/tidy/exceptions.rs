@@ -1,11 +1,11 @@
-//! Files that a rule leaves alone, listed with their reasons: `path reason`, one a line; `#` starts a
-//! comment.
+//! What a rule leaves alone, listed with reasons: `name reason`, one a line; `#` starts a comment. The
+//! name is a file's path in most lists, and a type's name in some.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace;
 
 pub fn read(list: &str) -> Result<String> {
@@ -22,7 +22,7 @@ pub struct Exceptions<'a> {
 
 #[derive(Debug)]
 struct Entry<'a> {
-    path: &'a str,
+    name: &'a str,
     line: usize,
     is_used: bool,
 }
@@ -42,31 +42,31 @@ impl<'a> Exceptions<'a> {
                 continue;
             }
             match line.split_once(' ') {
-                Some((path, reason)) if !reason.trim().is_empty() => {
-                    entries.push(Entry { path, line: index + 1, is_used: false });
+                Some((name, reason)) if !reason.trim().is_empty() => {
+                    entries.push(Entry { name, line: index + 1, is_used: false });
                 }
                 _ => findings.push(Finding::error(
                     list,
                     index + 1,
                     "an entry without a reason",
-                    format!("write `path reason`: {question}"),
+                    format!("write `name reason`: {question}"),
                 )),
             }
         }
         Self { list, entries }
     }
 
-    /// Whether a file that breaks the rule is listed.
-    pub fn allow(&mut self, path: &str) -> bool {
-        let entry = self.entries.iter_mut().find(|entry| entry.path == path);
+    /// Whether a file or type that breaks the rule is listed.
+    pub fn allow(&mut self, name: &str) -> bool {
+        let entry = self.entries.iter_mut().find(|entry| entry.name == name);
         entry.map(|entry| entry.is_used = true).is_some()
     }
 
-    /// An entry that allows nothing would allow the next breach without a word. `what` says what a
-    /// file does that needs no entry.
+    /// An entry that allows nothing would allow the next breach without a word. `what` says what is
+    /// true of a file or type that needs no entry.
     pub fn report_unused(&self, what: &str, findings: &mut Vec<Finding>) {
         for entry in self.entries.iter().filter(|entry| !entry.is_used) {
-            let what = format!("{} {what}", entry.path);
+            let what = format!("{} {what}", entry.name);
             findings.push(Finding::error(self.list, entry.line, what, "remove the entry"));
         }
     }

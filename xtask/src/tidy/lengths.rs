@@ -1,7 +1,7 @@
 //! File length. Function length is clippy's (`too_many_lines`) for Rust and [`super::python`]'s
 //! for Python.
 
-use super::{Finding, Severity};
+use super::finding::{Finding, Severity};
 use crate::workspace::Source;
 
 /// Past this a file is looked at.

@@ -1,56 +1,33 @@
 //! `cargo xtask tidy`: what the compiler and clippy do not check. Each check is a pure function
 //! over the workspace's files where it can be; none of them mends anything.
 
+mod cycles;
+mod diagrams;
 mod direction;
 mod exceptions;
+mod fields;
+mod finding;
+mod graph;
+mod impls;
 mod lengths;
+mod markdown;
 mod openings;
+mod paragraphs;
 mod paths;
 mod python;
+mod resolve;
+mod rust;
 mod sleeps;
+mod type_names;
 mod unsafety;
 mod words;
-
-use std::fmt;
 
 use anyhow::Result;
 
 use crate::Verdict;
-use crate::workspace;
+use crate::workspace::{self, Source};
 
-/// One thing that is wrong, where, and what to do about it.
-#[derive(Debug, PartialEq, Eq)]
-struct Finding {
-    severity: Severity,
-    path: String,
-    line: usize,
-    what: String,
-    remedy: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Severity {
-    Warning,
-    Error,
-}
-
-impl Finding {
-    fn error(path: &str, line: usize, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        let (path, what, remedy) = (path.to_owned(), what.into(), remedy.into());
-        Self { severity: Severity::Error, path, line, what, remedy }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        };
-        write!(f, "{severity}: {}:{}: {}", self.path, self.line, self.what)?;
-        write!(f, "\n  remedy: {}", self.remedy)
-    }
-}
+use finding::{Finding, Severity};
 
 pub fn run() -> Result<Verdict> {
     let sources = workspace::sources()?;
@@ -63,6 +40,7 @@ pub fn run() -> Result<Verdict> {
     findings.extend(words::check(&sources));
     findings.extend(sleeps::check(&sources)?);
     findings.extend(unsafety::check(&sources));
+    findings.extend(check_structure(&sources)?);
 
     for finding in &findings {
         println!("{finding}");
@@ -74,4 +52,21 @@ pub fn run() -> Result<Verdict> {
         findings.len() - errors
     );
     Ok(if errors == 0 { Verdict::Good } else { Verdict::Bad })
+}
+
+/// The checks of the shape of code and docs. Each has a severity of its own: a check whose findings
+/// are not all mended yet warns.
+fn check_structure(sources: &[Source]) -> Result<Vec<Finding>> {
+    let (files, mut findings) = rust::parse(sources);
+    for (severity, found) in [
+        (cycles::SEVERITY, cycles::check(&files)),
+        (fields::SEVERITY, fields::check(&files)?),
+        (impls::SEVERITY, impls::check(&files)),
+        (type_names::SEVERITY, type_names::check(&files)?),
+        (paragraphs::SEVERITY, paragraphs::check(sources)),
+        (diagrams::SEVERITY, diagrams::check(sources, &files)),
+    ] {
+        findings.extend(found.into_iter().map(|finding| Finding { severity, ..finding }));
+    }
+    Ok(findings)
 }

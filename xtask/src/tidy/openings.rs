@@ -1,6 +1,6 @@
 //! Openings: every Rust file starts with `//!`, which says what it owns and what it never does.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::Source;
 
 pub fn check(sources: &[Source]) -> Vec<Finding> {

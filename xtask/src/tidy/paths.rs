@@ -1,11 +1,11 @@
 //! Paths: node and keeper run with the user's rights, so what a session can write is touched by
-//! descriptor, beneath a root, without following links (`windlass_sandbox::beneath`). Code that goes
+//! descriptor, beneath a root, without following links (`windlass_beneath`). Code that goes
 //! by path is listed with its reason in `xtask/paths.txt`.
 
 use anyhow::Result;
 
-use super::Finding;
 use super::exceptions::{self, Exceptions};
+use super::finding::Finding;
 use crate::workspace::Source;
 
 /// The allow-list: `path reason`, one a line; `#` starts a comment.
@@ -63,7 +63,7 @@ fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
                     &source.path,
                     number,
                     format!("`{what}` reaches a file by its path"),
-                    format!("use windlass_sandbox::beneath, or give the reason in {LIST}"),
+                    format!("use windlass_beneath, or give the reason in {LIST}"),
                 ));
             }
         }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::{self, Source};
 
 /// As clippy's `too-many-lines-threshold`.

@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 
-use super::Finding;
 use super::exceptions::{self, Exceptions};
+use super::finding::Finding;
 use crate::workspace::Source;
 
 /// The allow-list: `path reason`, one a line; `#` starts a comment.
@@ -44,7 +44,7 @@ fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
 /// Code that runs at a user's: not tests, not tools.
 fn ships(path: &str) -> bool {
     let in_crate = path.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));
-    let in_src = in_crate.is_some_and(|(_, rest)| rest.starts_with("src/"));
+    let in_src = in_crate.is_some_and(|(name, rest)| name != "suites" && rest.starts_with("src/"));
     in_src || (path.starts_with("workers/") && !path.contains("/tests/"))
 }
 

@@ -1,17 +1,18 @@
-//! Unsafe code: only in `crates/sandbox`. The lint `unsafe_code` forbids it, and this check holds
+//! Unsafe code: only in `crates/confine` and `crates/procs`. The lint `unsafe_code` forbids it, and this check holds
 //! the lint: every other crate takes the workspace's lints, and no file turns them down.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::Source;
 
-/// The one crate that may use unsafe code.
-const HOME: &str = "crates/sandbox/";
+/// The crates that may use unsafe code.
+const HOMES: [&str; 2] = ["crates/confine/", "crates/procs/"];
 
 /// How unsafe code starts.
 const STARTS: &[&str] = &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait"];
 
 pub fn check(sources: &[Source]) -> Vec<Finding> {
-    let elsewhere = sources.iter().filter(|source| !source.path.starts_with(HOME));
+    let elsewhere =
+        sources.iter().filter(|source| !HOMES.iter().any(|home| source.path.starts_with(home)));
     elsewhere.flat_map(check_file).collect()
 }
 
@@ -35,8 +36,8 @@ fn check_file(source: &Source) -> Vec<Finding> {
             Finding::error(
                 &source.path,
                 number,
-                "unsafe code outside crates/sandbox",
-                "give crates/sandbox a safe function for it",
+                "unsafe code outside crates/confine and crates/procs",
+                "give one of the two a safe function for it",
             )
         })
         .collect()
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn unsafe_code_has_one_home() {
-        assert_eq!(findings("crates/sandbox/src/a.rs", "unsafe { b() }"), 0);
+        assert_eq!(findings("crates/confine/src/a.rs", "unsafe { b() }"), 0);
         assert_eq!(findings("crates/keeper/src/a.rs", "unsafe { b() }"), 1);
         assert_eq!(findings("crates/keeper/src/a.rs", "#![expect(unsafe_code)]"), 1);
         assert_eq!(findings("crates/keeper/src/a.rs", "// unsafe { } is a comment here"), 0);

@@ -1,7 +1,7 @@
 //! Words: what is in the repository speaks of Windlass, to its readers, on any machine. No paths of
 //! one machine, no hosts but the few that are public addresses, no talk of how a change came about.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::Source;
 
 /// Paths that exist on somebody's machine only.

@@ -1,4 +1,4 @@
-//! A file's content on its way to the node: bytes in memory, or whatever can be read.
+//! A file's content for an upload: bytes in memory, or a reader.
 
 use std::io;
 use std::pin::Pin;
@@ -10,16 +10,16 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// Bytes read at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// What is to be in a file.
-pub struct FileContent(pub(super) Source);
+/// The new content of a file.
+pub struct FileContent(pub(super) ContentSource);
 
-pub(super) enum Source {
+pub(super) enum ContentSource {
     Whole(Bytes),
     Pieces(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>),
 }
 
 impl FileContent {
-    /// All that can be read from there, in pieces.
+    /// Everything that `reader` yields, in pieces.
     pub fn reader(reader: impl AsyncRead + Send + Unpin + 'static) -> Self {
         let pieces = stream::unfold(Some(reader), |reader| async {
             let mut reader = reader?;
@@ -30,13 +30,13 @@ impl FileContent {
                 Err(error) => Some((Err(error), None)),
             }
         });
-        Self(Source::Pieces(Box::pin(pieces)))
+        Self(ContentSource::Pieces(Box::pin(pieces)))
     }
 }
 
 impl<B: Into<Bytes>> From<B> for FileContent {
     fn from(bytes: B) -> Self {
-        Self(Source::Whole(bytes.into()))
+        Self(ContentSource::Whole(bytes.into()))
     }
 }
 

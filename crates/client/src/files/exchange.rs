@@ -1,5 +1,5 @@
-//! One transfer: a connection of its own, a body that may be sent in pieces, an answer that may be
-//! read so. Driven by whoever waits for it, like every connection here.
+//! One file transfer on a separate connection. The request body and the answer may both be streamed
+//! in pieces. The task that waits for the transfer drives the connection.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use windlass_protocol::api::{API, API_HEADER, ApiError};
 use windlass_protocol::host::WITHIN_HEADER;
 
-use super::content::{FileContent, Source};
+use super::content::{ContentSource, FileContent};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::stream::LeanStream;
@@ -33,12 +33,12 @@ const PIECE_WAIT: Duration = Duration::from_secs(60);
 /// The largest answer that is read whole.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-type Sent = UnsyncBoxBody<Bytes, io::Error>;
+type UploadBody = UnsyncBoxBody<Bytes, io::Error>;
 
-/// A body on its way.
-pub(super) struct Outgoing(Sent);
+/// The body of a request.
+pub(super) struct RequestBody(UploadBody);
 
-impl Outgoing {
+impl RequestBody {
     pub fn nothing() -> Self {
         Self::whole(Bytes::new())
     }
@@ -53,26 +53,26 @@ impl Outgoing {
     }
 }
 
-impl From<FileContent> for Outgoing {
+impl From<FileContent> for RequestBody {
     fn from(content: FileContent) -> Self {
         match content.0 {
-            Source::Whole(bytes) => Self::whole(bytes),
-            Source::Pieces(pieces) => Self::pieces(pieces),
+            ContentSource::Whole(bytes) => Self::whole(bytes),
+            ContentSource::Pieces(pieces) => Self::pieces(pieces),
         }
     }
 }
 
-/// A transfer whose answer has begun, and is a success.
+/// A transfer whose answer has begun successfully.
 pub(super) struct Exchange {
     client: Client,
     name: String,
-    wire: Wire,
+    wire: TransferDriver,
     headers: HeaderMap,
     body: Incoming,
 }
 
-/// The connection; absent once it is over.
-type Wire = Option<http1::Connection<TokioIo<LeanStream>, Sent>>;
+/// The connection; `None` once it has ended.
+type TransferDriver = Option<http1::Connection<TokioIo<LeanStream>, UploadBody>>;
 
 impl Exchange {
     pub async fn send(
@@ -80,7 +80,7 @@ impl Exchange {
         method: Method,
         uri: String,
         headers: HeaderMap,
-        body: Outgoing,
+        body: RequestBody,
     ) -> Result<Self, ClientError> {
         let name = format!("{method} {}", uri.split('?').next().unwrap_or_default());
         let address = client.pool().address();
@@ -97,7 +97,7 @@ impl Exchange {
         let mut wire = Some(wire);
         let mut answering = pin!(sender.send_request(request));
         let answering = poll_fn(|cx| driven(&mut wire, cx, |cx| answering.as_mut().poll(cx)));
-        let answered = client.patience().within(UPLOAD_WAIT, answering).await;
+        let answered = client.timers().within(UPLOAD_WAIT, answering).await;
         let Some(answered) = answered else {
             return Err(ClientError::Timeout { request: name, after: UPLOAD_WAIT });
         };
@@ -113,13 +113,13 @@ impl Exchange {
         Err(match serde_json::from_slice::<ApiError>(&said) {
             Ok(error) => ClientError::Api(error),
             Err(_) => {
-                let cause = format!("status {status} without an error's JSON");
+                let cause = format!("status {status} without a JSON error body");
                 ClientError::BadAnswer { request, cause }
             }
         })
     }
 
-    /// What was asked, for messages.
+    /// Method and path, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -133,7 +133,7 @@ impl Exchange {
         let (wire, body) = (&mut self.wire, &mut self.body);
         loop {
             let part = poll_fn(|cx| driven(wire, cx, |cx| Pin::new(&mut *body).poll_frame(cx)));
-            let Some(part) = self.client.patience().within(PIECE_WAIT, part).await else {
+            let Some(part) = self.client.timers().within(PIECE_WAIT, part).await else {
                 let request = self.name.clone();
                 return Err(ClientError::Timeout { request, after: PIECE_WAIT });
             };
@@ -154,7 +154,7 @@ impl Exchange {
         let mut whole = BytesMut::new();
         while let Some(piece) = self.chunk().await? {
             if whole.len() + piece.len() > ANSWER_BYTES_MAX {
-                let cause = format!("it is longer than {ANSWER_BYTES_MAX} bytes");
+                let cause = format!("the answer is longer than {ANSWER_BYTES_MAX} bytes");
                 return Err(ClientError::BadAnswer { request: self.name, cause });
             }
             whole.extend_from_slice(&piece);
@@ -169,7 +169,7 @@ impl std::fmt::Debug for Exchange {
     }
 }
 
-/// Says who asks, as every request does.
+/// Adds the headers that every request has.
 fn introduce(client: &Client, headers: &mut HeaderMap) {
     client.pool().address().introduce(headers);
     let version = HeaderValue::from_str(&API.to_string()).expect("digits and a dot");
@@ -181,7 +181,7 @@ fn introduce(client: &Client, headers: &mut HeaderMap) {
 
 /// Polls, then lets the connection read and write, then polls again.
 fn driven<T>(
-    wire: &mut Wire,
+    wire: &mut TransferDriver,
     cx: &mut Context<'_>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {

@@ -1,42 +1,42 @@
-//! Follows what happens in a workspace's directories, until the session or the follower goes.
+//! Watches a directory of a workspace until the session ends or the watch is dropped.
 
 use hyper::body::Incoming;
 use windlass_protocol::SessionId;
 use windlass_protocol::api::FileEvent;
 
-use crate::call::Call;
+use crate::call::HttpCall;
 use crate::client::Client;
-use crate::connection::Connection;
+use crate::connection::HttpConnection;
 use crate::error::ClientError;
-use crate::query::Path;
-use crate::sse::Parser;
+use crate::query::RequestPath;
+use crate::sse::SseParser;
 
 /// A directory being watched. Dropping it ends the watch.
 pub struct FileWatch {
-    connection: Connection,
+    connection: HttpConnection,
     body: Incoming,
-    parser: Parser,
+    parser: SseParser,
 }
 
 impl Client {
-    /// Watches a directory of the workspace, empty for the workspace itself, and all below it. What
-    /// happens after this returned is told.
+    /// Watches a directory of the workspace and everything below it. An empty path is the workspace
+    /// itself. Events that happen after this function returned are reported.
     pub async fn watch_files(
         &self,
         session: &SessionId,
         path: &str,
     ) -> Result<FileWatch, ClientError> {
-        let asked = Path::new(&["sessions", session.as_str(), "files", "watch"])
+        let asked = RequestPath::new(&["sessions", session.as_str(), "files", "watch"])
             .text("path", Some(path).filter(|path| !path.is_empty()));
-        let call = Call::get(asked.done()).accepting("text/event-stream");
+        let call = HttpCall::get(asked.done()).accepting("text/event-stream");
         let (connection, body) = self.stream(&call).await?;
-        Ok(FileWatch { connection, body, parser: Parser::default() })
+        Ok(FileWatch { connection, body, parser: SseParser::default() })
     }
 }
 
 impl FileWatch {
-    /// The next event; `None` when the session ended or the watched directory is gone. What happens
-    /// while nobody is connected is not told later: watch again, then list.
+    /// The next event; `None` when the session ended or the watched directory is gone. Events that
+    /// happen without a connection are not reported later: watch again, then list.
     pub async fn next(&mut self) -> Result<Option<FileEvent>, ClientError> {
         let cut = |cause| ClientError::Cut { cause };
         loop {

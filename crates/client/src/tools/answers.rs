@@ -1,5 +1,5 @@
-//! Answers on their way to the node. Owns their order: whoever has pieces left goes to the end of
-//! the line after each, so that a small answer waits for a piece and not for an answer.
+//! The queue of answers to the node. An answer with pieces left goes to the end of the queue after
+//! each piece, so that a small answer waits for one piece and not for a whole large answer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,73 +12,74 @@ use windlass_protocol::frame;
 use windlass_protocol::host::{FromHost, ToolError, Within};
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 
-/// Bytes of answers that may wait to be written. One more becomes an error.
+/// Limit for the bytes of queued answers. An answer beyond it is replaced by an error.
 const WAITING_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// The usual head of a frame, with room.
+/// Capacity for the head of a frame.
 const HEAD_BYTES: usize = 256;
 
-/// Gives answers to calls, from any task or thread. Clones are the same line.
+/// Answers calls from any task or thread. Clones share one queue.
 #[derive(Debug, Clone, Default)]
-pub struct Answers {
-    line: Arc<Line>,
+pub struct ToolAnswers {
+    queue: Arc<AnswerQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
-    waiting: Mutex<Waiting>,
+struct AnswerQueue {
+    waiting: Mutex<QueuedAnswers>,
     waker: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedAnswers {
     first: VecDeque<Bytes>,
-    answers: VecDeque<Answer>,
+    answers: VecDeque<QueuedAnswer>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct QueuedAnswer {
     call: Within,
     ok: bool,
-    /// What is left of it.
+    /// The bytes that are not sent yet.
     body: Bytes,
 }
 
-impl Answers {
-    /// Answers a call: with JSON, or with an error that the code will see raised. Never waits; an
-    /// answer that is too large, or one too many, is an error that says so.
+impl ToolAnswers {
+    /// Answers a call with JSON, or with an error that the session's code raises. Never waits. An
+    /// answer that is too large or does not fit the queue becomes an error that says so.
     pub fn give(&self, call: &Within, answer: Result<Bytes, ToolError>) {
         let (ok, body) = match answer {
             Ok(body) if body.len() > MESSAGE_BYTES_MAX => {
                 let bytes = body.len();
                 let message =
                     format!("the answer has {bytes} bytes, over the limit of {MESSAGE_BYTES_MAX}");
-                (false, failed(ErrorCode::MessageTooLarge, message))
+                (false, error_body(ErrorCode::MessageTooLarge, message))
             }
             Ok(body) => (true, body),
-            Err(error) => (false, told(&error)),
+            Err(error) => (false, encoded_error(&error)),
         };
         let mut waiting = self.waiting();
         let (ok, body) = if waiting.bytes + body.len() > WAITING_BYTES_MAX {
-            let message = "the node does not take the tool host's answers".to_owned();
-            (false, failed(ErrorCode::Overloaded, message))
+            let message =
+                "too many answers of the tool host wait to be sent to the node".to_owned();
+            (false, error_body(ErrorCode::Overloaded, message))
         } else {
             (ok, body)
         };
         waiting.bytes += body.len();
-        waiting.answers.push_back(Answer { call: call.clone(), ok, body });
+        waiting.answers.push_back(QueuedAnswer { call: call.clone(), ok, body });
         drop(waiting);
-        self.line.waker.wake();
+        self.queue.waker.wake();
     }
 
-    /// Something that goes before all answers.
+    /// Queues a message ahead of all answers.
     pub(super) fn push_first(&self, message: &FromHost, body: &[u8]) {
         self.waiting().first.push_back(encoded(message, body));
-        self.line.waker.wake();
+        self.queue.waker.wake();
     }
 
-    /// Drops what is left of an answer that nobody waits for.
+    /// Drops the unsent rest of a cancelled call's answer.
     pub(super) fn forget(&self, call: &Within) {
         let mut waiting = self.waiting();
         let mut bytes = 0;
@@ -90,22 +91,22 @@ impl Answers {
         waiting.bytes -= bytes;
     }
 
-    /// The next message to write; otherwise the task is woken when there is one.
+    /// The next message to write. If there is none, the task is woken when one is queued.
     pub(super) fn next(&self, cx: &Context<'_>) -> Option<Bytes> {
         if let Some(message) = self.waiting().next() {
             return Some(message);
         }
-        self.line.waker.register(cx.waker());
-        // It may have come before the waker was there to be woken.
+        self.queue.waker.register(cx.waker());
+        // A message may have been queued before the waker was registered.
         self.waiting().next()
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.line.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, QueuedAnswers> {
+        self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl QueuedAnswers {
     fn next(&mut self) -> Option<Bytes> {
         if let Some(message) = self.first.pop_front() {
             return Some(message);
@@ -125,23 +126,24 @@ impl Waiting {
 
 fn encoded(message: &FromHost, body: &[u8]) -> Bytes {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
-    // An id of 64 characters at most, numbers, and a body that was cut into chunks.
-    frame::encode(&mut bytes, message, body).expect("it fits a frame, whatever the call is");
+    // Ids of at most 64 characters, numbers, and a body that was cut into chunks.
+    frame::encode(&mut bytes, message, body).expect("an answer's head and one chunk fit a frame");
     bytes.into()
 }
 
-fn failed(code: ErrorCode, message: String) -> Bytes {
-    told(&ToolError { message, code: Some(code), kind: None })
+fn error_body(code: ErrorCode, message: String) -> Bytes {
+    encoded_error(&ToolError { message, code: Some(code), kind: None })
 }
 
-/// An error in its one frame: a message that is too long for it is cut.
-fn told(error: &ToolError) -> Bytes {
-    let json = |error: &ToolError| serde_json::to_vec(error).expect("it is all JSON");
+/// An error as JSON that fits one frame. A message that is too long is cut.
+fn encoded_error(error: &ToolError) -> Bytes {
+    let json =
+        |error: &ToolError| serde_json::to_vec(error).expect("a tool error always serializes");
     let whole = json(error);
     if whole.len() <= CHUNK_BYTES_MAX {
         return whole.into();
     }
-    // A character takes at most six bytes in JSON, and the class is cut to nothing.
+    // A character takes at most six bytes in JSON. The exception class is left out.
     let message = error.message.chars().take(CHUNK_BYTES_MAX / 8).collect();
     json(&ToolError { message, code: error.code, kind: None }).into()
 }
@@ -156,8 +158,8 @@ mod tests {
         Within::parse(&format!("s/1/{number}")).unwrap()
     }
 
-    /// What leaves, as call, success, bytes and whether more follows.
-    fn left(answers: &Answers) -> Vec<(u64, bool, usize, bool)> {
+    /// The sent frames: call, success, bytes, and whether more follows.
+    fn left(answers: &ToolAnswers) -> Vec<(u64, bool, usize, bool)> {
         let waker = futures_util::task::noop_waker();
         let cx = Context::from_waker(&waker);
         std::iter::from_fn(|| answers.next(&cx))
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_small_answer_waits_for_a_piece_of_a_large_one_and_no_more() {
-        let answers = Answers::default();
+        let answers = ToolAnswers::default();
         answers.give(&call(1), Ok(vec![b' '; 2 * CHUNK_BYTES_MAX + 5].into()));
         answers.give(&call(2), Ok(Bytes::from_static(b"2")));
         answers.give(&call(3), Ok(Bytes::new()));
@@ -195,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_sent_is_an_error_in_one_frame() {
-        let answers = Answers::default();
+        let answers = ToolAnswers::default();
         answers.give(&call(1), Ok(vec![b' '; MESSAGE_BYTES_MAX + 1].into()));
         let long = ToolError {
             message: "\u{1}".repeat(CHUNK_BYTES_MAX),

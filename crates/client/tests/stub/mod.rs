@@ -1,5 +1,5 @@
-//! A stand-in for a node that fails on demand: it listens on the node's socket and answers each
-//! request as the test's closure says. It exists beside the real node only to inject faults.
+//! A stub node that fails on demand. It listens on the node's socket and answers each request as
+//! the test's closure says.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ pub struct Seen {
 pub enum Reply {
     /// A whole answer with this API version, status and body.
     Whole { api: Option<&'static str>, status: u16, body: String },
-    /// An event stream; cut in the middle of a chunk or closed in good order.
+    /// An event stream that is cut in the middle of a chunk, or closed properly.
     Events { data: Vec<String>, then: Then },
     /// The connection closes without an answer.
     Cut,

@@ -10,9 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
+use windlass_procs::twin::Part;
 use windlass_protocol::limits::NOT_CARRIED_MAX;
 use windlass_protocol::link::CanReach;
-use windlass_sandbox::twin::Part;
 
 use super::Refused;
 use crate::family::Family;

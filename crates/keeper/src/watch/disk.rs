@@ -1,7 +1,7 @@
 //! What the workspace has grown by since the session began. Measuring means to walk it, a part at a
 //! time: soon when its file system has lost more room than the session may still take, and seldom
 //! when it has not, since others may have freed as much meanwhile. The session may change what is
-//! walked at any time, so the walk goes by descriptors (`windlass_sandbox::beneath`).
+//! walked at any time, so the walk goes by descriptors (`windlass_beneath`).
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, fstatvfs, makedev, statx,
 };
 use rustix::io::Errno;
-use windlass_sandbox::beneath::{Directory, Links, READ, open_beneath};
+use windlass_beneath::{Directory, Links, READ, open_beneath};
 
 use super::processes::Processes;
 

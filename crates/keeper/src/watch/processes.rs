@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::StatFs;
-use windlass_sandbox::{process_file, tables};
+use windlass_procs::{process_file, tables};
 
 /// Processes that one listing takes in; with more, the session is over any limit it may have.
 const LISTED_MAX: usize = 4096;

@@ -1,10 +1,10 @@
-//! Paths as Codex writes them: absolute, or as a `file:` URI, and never with a way back up.
+//! Paths in Codex's format: absolute, or a `file:` URI, without `..`.
 
 use std::path::{Component, Path, PathBuf};
 
 use super::{BadSandbox, repeated};
 
-/// What the kernel takes as a path.
+/// The kernel's limit for a path.
 const PATH_BYTES_MAX: usize = 4096;
 
 /// A directory given as a `file:` URI or as a path.
@@ -15,7 +15,7 @@ pub(super) fn directory(text: &str) -> Result<PathBuf, BadSandbox> {
     if !encoded.starts_with('/') {
         return bad("is on another machine");
     }
-    // Each byte of a path is at most three of its URI.
+    // Each byte of a path takes at most three bytes in its URI.
     if encoded.len() > 3 * PATH_BYTES_MAX {
         return bad("is too long");
     }
@@ -28,7 +28,7 @@ pub(super) fn directory(text: &str) -> Result<PathBuf, BadSandbox> {
     }
 }
 
-/// An absolute path, without what says nothing (`.`, a doubled slash).
+/// An absolute path without `.` and doubled slashes.
 pub(super) fn absolute(text: &str) -> Result<PathBuf, BadSandbox> {
     let bad = |why| Err(BadSandbox::Path { path: repeated(&text), why });
     if text.len() > PATH_BYTES_MAX {

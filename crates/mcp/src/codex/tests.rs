@@ -1,4 +1,4 @@
-//! What Codex 0.166 was seen to send, what older versions sent, and what nobody should.
+//! What Codex 0.166 was seen to send, what older versions sent, and invalid input.
 
 use serde_json::{Value, json};
 use windlass_protocol::policy::{Policy, WorkspaceAccess};
@@ -36,7 +36,7 @@ fn at(path: &str, access: &str) -> Value {
     json!({"path": {"type": "path", "path": path}, "access": access})
 }
 
-/// As Codex keeps a name in a writable root.
+/// An entry by which Codex protects a name in a writable root.
 fn kept(path: &str) -> Value {
     let path = json!({"type": "path", "path": path});
     json!({"path": path, "access": "read", "missing_path_behavior": "skip"})
@@ -185,7 +185,7 @@ fn the_deepest_entry_decides_and_the_strictest_of_two_at_one_path() {
     let policy = policy_of(managed(entries, "restricted"));
     assert_eq!(policy["preset"], "read-only");
     assert_eq!(policy["isolation"], "full");
-    // A temporary directory of the machine is never a grant.
+    // The machine's temporary directories are never granted.
     let entries = json!([root("read"), special("slash_tmp", "write"), special("tmpdir", "write")]);
     let expected = json!({"preset": "read-only", "network": "none"});
     assert_eq!(policy_of(managed(entries, "restricted")), expected);
@@ -195,7 +195,7 @@ fn the_deepest_entry_decides_and_the_strictest_of_two_at_one_path() {
     let policy = policy_of(managed(entries, "restricted"));
     assert_eq!(policy["readable"], json!([]));
     assert_eq!(policy["required"], required(&["read"]));
-    // A name that every session keeps needs no more than that, and any other a view.
+    // A name that every session protects needs nothing more. Any other name needs full isolation.
     for (name, isolation) in [(".git", Value::Null), ("docs", json!("full"))] {
         let kept = at(&format!("/vol/project/{name}"), "read");
         let entries = json!([root("read"), at("/vol/project", "write"), kept]);
@@ -241,7 +241,7 @@ fn what_older_versions_sent_is_held_too() {
     for (policy, expected) in cases {
         assert_eq!(policy_of(legacy(policy.clone())), expected, "{policy}");
     }
-    // Where both are said, the profile counts.
+    // If both are present, the profile counts.
     let mut both = managed(json!([root("read")]), "restricted");
     both["sandboxPolicy"] = json!({"type": "danger-full-access"});
     assert_eq!(policy_of(both)["preset"], "read-only");
@@ -271,7 +271,7 @@ fn a_policy_resolves_to_what_codex_allows() {
     let policy = resolve(workspace_write(&["/vol/project"], "restricted"));
     assert_eq!(policy.workspace, WorkspaceAccess::Write);
     assert!(policy.writable.is_empty());
-    // What Codex keeps in a writable root, a session keeps.
+    // A session protects what Codex protects in a writable root.
     for name in [".git", ".agents", ".codex", ".aws"] {
         assert!(policy.protected.iter().any(|kept| kept == name), "{name}");
     }
@@ -289,7 +289,7 @@ fn what_the_server_was_told_to_forbid_stays_forbidden() {
     ]);
     let disabled = state(json!({"type": "disabled"}));
     let cases = [
-        // Codex confines nothing: the options count as they are.
+        // Codex confines nothing, so the options apply unchanged.
         (
             disabled.clone(),
             json!({"limits": {"processes": 8}, "isolation": "none"}),
@@ -323,7 +323,7 @@ fn what_the_server_was_told_to_forbid_stays_forbidden() {
                 "required": required(&["protected"]),
             }),
         ),
-        // What Codex denies or keeps is not shown.
+        // Paths that Codex denies or protects are not shown.
         (
             managed(docs, "restricted"),
             json!({"readable": ["/usr"], "shown": ["/srv/keys", "~/.cache", ".git"]}),
@@ -491,7 +491,7 @@ fn long_lists_are_refused() {
         assert!(sandbox_of(&meta(many(LIST_MAX, access))).is_ok());
         assert!(refused(many(LIST_MAX + 1, access)).contains(what));
     }
-    // What says nothing new costs nothing, up to a point.
+    // Redundant entries are allowed, up to the limit.
     assert!(sandbox_of(&meta(many(ENTRIES_MAX - 1, "read"))).is_ok());
     assert!(refused(many(ENTRIES_MAX, "read")).contains("entries"));
 }

@@ -1,5 +1,5 @@
-//! What Codex says of a sandbox, as it stands in the message. A field that is not known is no
-//! reason to refuse beside a profile, and is one inside of it, where it may forbid something.
+//! Codex's sandbox settings, as the message holds them. An unknown field beside a profile is
+//! ignored. An unknown field inside a profile is an error, since it may forbid something.
 
 use serde::Deserialize;
 use windlass_protocol::policy::Network;
@@ -9,10 +9,10 @@ use windlass_protocol::policy::Network;
 pub(super) struct SandboxState {
     #[serde(default)]
     pub permission_profile: Option<Profile>,
-    /// In place of a profile, before there were any (Codex up to 0.12x).
+    /// Used instead of a profile by older versions (Codex up to 0.12x).
     #[serde(default)]
     pub sandbox_policy: Option<LegacyPolicy>,
-    /// A `file:` URI, and a path in older versions.
+    /// A `file:` URI, or a path in older versions.
     #[serde(default)]
     pub sandbox_cwd: Option<String>,
 }
@@ -29,8 +29,8 @@ pub(super) enum Profile {
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum FileSystem {
     Restricted {
-        entries: Vec<Entry>,
-        /// How deep patterns are looked for, and patterns are refused.
+        entries: Vec<ProfileEntry>,
+        /// Search depth of patterns. Ignored, since patterns are refused.
         #[serde(default, rename = "glob_scan_max_depth")]
         _glob_scan_max_depth: Option<u64>,
     },
@@ -39,20 +39,20 @@ pub(super) enum FileSystem {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Entry {
+pub(super) struct ProfileEntry {
     pub path: EntryPath,
-    pub access: Access,
+    pub access: EntryAccess,
     #[serde(default, rename = "missing_path_behavior")]
     _missing_path_behavior: Option<MissingPath>,
 }
 
-impl Entry {
-    fn new(path: EntryPath, access: Access) -> Self {
+impl ProfileEntry {
+    fn new(path: EntryPath, access: EntryAccess) -> Self {
         Self { path, access, _missing_path_behavior: None }
     }
 }
 
-/// What becomes of an entry whose path does not exist. A session leaves it out in any case.
+/// What to do with an entry whose path does not exist. A session always skips it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum MissingPath {
@@ -78,15 +78,15 @@ pub(super) enum Special {
         #[serde(default)]
         subpath: Option<String>,
     },
-    /// What Codex's own `TMPDIR` names.
+    /// The directory in Codex's `TMPDIR`.
     Tmpdir {},
     SlashTmp {},
 }
 
-/// In the order in which one wins over another at the same path.
+/// Ordered: the greater one wins at the same path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Access {
+pub(super) enum EntryAccess {
     Read,
     Write,
     #[serde(alias = "none")]
@@ -131,7 +131,8 @@ pub(super) enum LegacyPolicy {
         _read_only_access: Option<LegacyReading>,
         #[serde(default)]
         network_access: bool,
-        // A session's temporary directories are its own, whatever is said of the machine's.
+        // A session has private temporary directories, whatever these fields say about the
+        // machine's.
         #[serde(default, rename = "exclude_tmpdir_env_var")]
         _exclude_tmpdir_env_var: bool,
         #[serde(default, rename = "exclude_slash_tmp")]
@@ -139,20 +140,21 @@ pub(super) enum LegacyPolicy {
     },
 }
 
-/// What could be read, for a few versions. The other kind there was is refused.
+/// What may be read, in a few old versions. Their other variant is refused.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum LegacyReading {
     FullAccess {},
 }
 
-/// What Codex keeps from being written in each writable root, without saying so in a policy.
-const KEPT: [&str; 3] = [".git", ".agents", ".codex"];
+/// Names that Codex protects in each writable root without listing them in a policy.
+const PROTECTED: [&str; 3] = [".git", ".agents", ".codex"];
 
 impl LegacyPolicy {
-    /// The profile that says the same.
+    /// The equivalent profile.
     pub fn into_profile(self) -> Profile {
-        let root = || Entry::new(EntryPath::Special { value: Special::Root {} }, Access::Read);
+        let root =
+            || ProfileEntry::new(EntryPath::Special { value: Special::Root {} }, EntryAccess::Read);
         match self {
             Self::DangerFullAccess {} => Profile::Disabled {},
             Self::ExternalSandbox { network_access } => {
@@ -161,16 +163,19 @@ impl LegacyPolicy {
             Self::ReadOnly { network_access, .. } => managed(vec![root()], network_access),
             Self::WorkspaceWrite { writable_roots, network_access, .. } => {
                 let project = Special::ProjectRoots { subpath: None };
-                let project = Entry::new(EntryPath::Special { value: project }, Access::Write);
-                let kept_here = KEPT.iter().map(|name| {
+                let project =
+                    ProfileEntry::new(EntryPath::Special { value: project }, EntryAccess::Write);
+                let kept_here = PROTECTED.iter().map(|name| {
                     let value = Special::ProjectRoots { subpath: Some((*name).to_owned()) };
-                    Entry::new(EntryPath::Special { value }, Access::Read)
+                    ProfileEntry::new(EntryPath::Special { value }, EntryAccess::Read)
                 });
-                let at = |path: String, access| Entry::new(EntryPath::Path { path }, access);
+                let at = |path: String, access| ProfileEntry::new(EntryPath::Path { path }, access);
                 let roots = writable_roots.into_iter().flat_map(|root| {
-                    let kept = KEPT.iter().map(|name| at(format!("{root}/{name}"), Access::Read));
-                    let kept: Vec<Entry> = kept.collect();
-                    std::iter::once(at(root, Access::Write)).chain(kept)
+                    let kept = PROTECTED
+                        .iter()
+                        .map(|name| at(format!("{root}/{name}"), EntryAccess::Read));
+                    let kept: Vec<ProfileEntry> = kept.collect();
+                    std::iter::once(at(root, EntryAccess::Write)).chain(kept)
                 });
                 let first = [root(), project].into_iter();
                 managed(first.chain(kept_here).chain(roots).collect(), network_access)
@@ -179,7 +184,7 @@ impl LegacyPolicy {
     }
 }
 
-fn managed(entries: Vec<Entry>, network_access: bool) -> Profile {
+fn managed(entries: Vec<ProfileEntry>, network_access: bool) -> Profile {
     let file_system = FileSystem::Restricted { entries, _glob_scan_max_depth: None };
     let network = match network_access {
         true => NetworkAccess::Enabled,

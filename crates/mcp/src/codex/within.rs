@@ -1,5 +1,5 @@
-//! Two bounds on one call: Codex's word, and the options that the server was started with. Each may
-//! forbid; what either forbids is forbidden.
+//! Combines two restrictions on a call: Codex's settings and the options of the server. Either may
+//! forbid something.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use windlass_protocol::policy::{Network, Policy, PolicyRequest, Preset};
 use super::CallSandbox;
 
 impl CallSandbox {
-    /// The sandbox as far as the server's options allow it.
+    /// The sandbox, further restricted by the server's options.
     pub fn within(mut self, options: Option<&PolicyRequest>) -> Self {
         let Some(options) = options else { return self };
         self.policy = match confines_nothing(&self.policy) {
@@ -36,7 +36,8 @@ fn both(codex: PolicyRequest, options: &PolicyRequest, workspace: Option<&Path>)
     let more = options.required.iter().flatten().filter(|more| !required.contains(more)).copied();
     let more: Vec<Control> = more.collect();
     required.extend(more);
-    // A name that is to be shown may be one that Codex keeps; a path that it denies stays denied.
+    // `shown` may hold names that Codex protects, so only paths are used. A path that Codex denies
+    // stays denied.
     let shown = options.shown.iter().filter(|path| path.starts_with(['/', '~']));
     PolicyRequest {
         preset: presets.min_by_key(|preset| looseness(*preset)),
@@ -48,11 +49,11 @@ fn both(codex: PolicyRequest, options: &PolicyRequest, workspace: Option<&Path>)
         shown: shown.filter(|path| !codex.hidden.contains(path)).cloned().collect(),
         hidden,
         network: Some(network(&codex, options)),
-        // Codex says nothing of these.
+        // Codex has no settings for these.
         unix_sockets: options.unix_sockets,
         limits: options.limits,
         environment: options.environment.clone(),
-        // Codex calls servers outside of its sandbox too, and its user named these.
+        // Codex also calls servers outside of its sandbox, and its user named these tools.
         tools: options.tools.clone(),
         required: Some(required),
     }
@@ -74,7 +75,7 @@ fn network(codex: &PolicyRequest, options: &PolicyRequest) -> Network {
     }
 }
 
-/// What both lists allow, and what Codex keeps from being written in what can be.
+/// Paths that both lists allow, and paths that Codex protects inside writable directories.
 fn readable(
     codex: &PolicyRequest,
     options: &PolicyRequest,

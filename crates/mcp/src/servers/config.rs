@@ -1,5 +1,5 @@
-//! The file that names the MCP servers, in the form that agents' own files have. Reads and checks
-//! it; starts nothing. One server that is no server is told as such, and the others are used.
+//! The configuration file of the MCP servers, in the same format as agents' files. Reads and checks
+//! it; starts nothing. An invalid server is reported, and the others are used.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -14,52 +14,52 @@ use windlass_protocol::api::ServerSessions;
 
 use super::names;
 
-/// The largest file that is read.
+/// The largest accepted file.
 const FILE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Servers in one file. One with more is refused.
+/// Most servers in one file. A file with more is refused.
 const SERVERS_MAX: usize = 64;
 
-/// How long a server may take from its start to its list of tools, where the file does not say: it
-/// may have to be installed first, as `npx` and `uvx` do.
+/// Default time that a server may take from its start to its list of tools. It may have to be
+/// installed first, as with `npx` and `uvx`.
 const START_WAIT: Duration = Duration::from_secs(60);
 
-/// Where the file is.
+/// The path of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigFile {
-    /// The usual place, where none need be.
-    Usual(PathBuf),
-    /// Somebody has named it.
+    /// The default path. The file may be absent.
+    Default(PathBuf),
+    /// A path that the user gave. The file must exist.
     Named(PathBuf),
 }
 
-/// One server as the file has it.
+/// One server of the file.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct ServerEntry {
     pub name: String,
-    /// The same as an identifier, unlike all others.
+    /// The name as an identifier, different from all other groups.
     pub group: String,
     pub sessions: ServerSessions,
     pub start_wait: Duration,
-    /// How it is reached, or why it cannot be.
-    pub way: Result<Way, String>,
+    /// How to connect to the server, or why that is impossible.
+    pub transport: Result<ServerTransport, String>,
 }
 
-/// How a server is reached.
+/// How to connect to a server.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Way {
-    Process(Program),
+pub(crate) enum ServerTransport {
+    Process(ServerProgram),
     Http { uri: Uri, headers: HashMap<HeaderName, HeaderValue> },
 }
 
 /// A program to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct ServerProgram {
     pub command: String,
     pub args: Vec<String>,
-    /// On top of the usual variables.
+    /// In addition to the standard variables.
     pub env: BTreeMap<String, String>,
-    /// None: the user's home.
+    /// `None`: the user's home.
     pub cwd: Option<PathBuf>,
 }
 
@@ -79,17 +79,17 @@ pub(crate) enum ConfigError {
 impl ConfigFile {
     pub fn path(&self) -> &Path {
         match self {
-            Self::Usual(path) | Self::Named(path) => path,
+            Self::Default(path) | Self::Named(path) => path,
         }
     }
 
     /// The servers, by name.
-    pub(crate) fn read(&self) -> Result<Vec<Entry>, ConfigError> {
+    pub(crate) fn read(&self) -> Result<Vec<ServerEntry>, ConfigError> {
         let path = self.path();
         let text = match std::fs::read(path) {
             Ok(text) => text,
             Err(cause)
-                if matches!(self, Self::Usual(_)) && cause.kind() == io::ErrorKind::NotFound =>
+                if matches!(self, Self::Default(_)) && cause.kind() == io::ErrorKind::NotFound =>
             {
                 return Ok(Vec::new());
             }
@@ -98,7 +98,7 @@ impl ConfigFile {
         if text.len() > FILE_BYTES_MAX {
             return Err(ConfigError::TooLarge { path: path.to_owned() });
         }
-        // As `/dev/null` is: how one says that there are to be none.
+        // An empty file, such as `/dev/null`, means no servers.
         if text.trim_ascii().is_empty() {
             return Ok(Vec::new());
         }
@@ -112,15 +112,15 @@ impl ConfigFile {
     }
 }
 
-/// What the file has for each server. Its other parts are other programs'.
+/// The file's entry of each server. Other keys belong to other programs.
 fn servers_in(text: &[u8]) -> Result<BTreeMap<String, Value>, serde_json::Error> {
     let mut file: BTreeMap<String, Value> = serde_json::from_slice(text)?;
     file.remove("mcpServers").map_or_else(|| Ok(BTreeMap::new()), serde_json::from_value)
 }
 
-/// What a server's entry may have; other agents' fields are passed over.
+/// The fields of a server's entry. Fields of other agents are ignored.
 #[derive(Deserialize)]
-struct Fields {
+struct ServerFields {
     command: Option<String>,
     #[serde(default)]
     args: Vec<String>,
@@ -137,13 +137,13 @@ struct Fields {
     disabled: bool,
 }
 
-fn entries(servers: BTreeMap<String, Value>) -> Vec<Entry> {
-    // A list would be taken for the fields in their order.
+fn entries(servers: BTreeMap<String, Value>) -> Vec<ServerEntry> {
+    // Serde would accept a list as the fields in order, so require an object first.
     let read = |value: Value| {
         let fields: serde_json::Map<String, Value> = serde_json::from_value(value)?;
-        serde_json::from_value::<Fields>(Value::Object(fields))
+        serde_json::from_value::<ServerFields>(Value::Object(fields))
     };
-    let servers: Vec<(String, Result<Fields, _>)> = servers
+    let servers: Vec<(String, Result<ServerFields, _>)> = servers
         .into_iter()
         .map(|(name, value)| (name, read(value)))
         .filter(|(_, fields)| !fields.as_ref().is_ok_and(|fields| fields.disabled))
@@ -153,48 +153,52 @@ fn entries(servers: BTreeMap<String, Value>) -> Vec<Entry> {
         .into_iter()
         .zip(groups)
         .map(|((name, fields), group)| match fields {
-            Ok(fields) => Entry {
+            Ok(fields) => ServerEntry {
                 name,
                 group,
                 sessions: fields.sessions,
                 start_wait: fields.start_wait_ms.map_or(START_WAIT, Duration::from_millis),
-                way: way(fields),
+                transport: transport(fields),
             },
-            Err(fault) => Entry {
+            Err(fault) => ServerEntry {
                 name,
                 group,
                 sessions: ServerSessions::ByPolicy,
                 start_wait: START_WAIT,
-                way: Err(format!("its entry is not understood: {fault}")),
+                transport: Err(format!("its entry is not understood: {fault}")),
             },
         })
         .collect()
 }
 
-fn way(fields: Fields) -> Result<Way, String> {
+fn transport(fields: ServerFields) -> Result<ServerTransport, String> {
     match (fields.command, fields.url) {
         (Some(command), None) => {
             if fields.cwd.as_ref().is_some_and(|cwd| !cwd.is_absolute()) {
                 return Err("its cwd is not an absolute path".to_owned());
             }
             let (args, env, cwd) = (fields.args, fields.env, fields.cwd);
-            Ok(Way::Process(Program { command, args, env, cwd }))
+            Ok(ServerTransport::Process(ServerProgram { command, args, env, cwd }))
         }
         (None, Some(url)) => {
-            Ok(Way::Http { uri: plain_http(&url)?, headers: headers(fields.headers)? })
+            Ok(ServerTransport::Http { uri: plain_http(&url)?, headers: headers(fields.headers)? })
         }
-        (Some(_), Some(_)) => Err("it has a command and a url, and can have one".to_owned()),
+        (Some(_), Some(_)) => {
+            Err("it has a command and a url; an entry can have one of them".to_owned())
+        }
         (None, None) => Err("it has neither a command nor a url".to_owned()),
     }
 }
 
 fn plain_http(url: &str) -> Result<Uri, String> {
-    let uri: Uri = url.parse().map_err(|fault| format!("its url is none: {fault}"))?;
+    let uri: Uri = url.parse().map_err(|fault| format!("its url is invalid: {fault}"))?;
     match uri.scheme_str() {
         Some("http") if uri.host().is_some() => Ok(uri),
-        Some("https") => Err("https is not spoken to servers: run a bridge such as mcp-remote as \
+        Some("https") => {
+            Err("https servers are not supported: use a bridge such as mcp-remote as \
                               its command"
-            .to_owned()),
+                .to_owned())
+        }
         _ => Err("its url does not begin with http://".to_owned()),
     }
 }
@@ -213,7 +217,7 @@ fn headers(headers: BTreeMap<String, String>) -> Result<HashMap<HeaderName, Head
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<Entry>, ConfigError> {
+    fn read(text: &str) -> Result<Vec<ServerEntry>, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mcp.json");
         std::fs::write(&path, text).unwrap();
@@ -235,11 +239,13 @@ mod tests {
         assert_eq!((files.name.as_str(), files.group.as_str()), ("my-files", "my_files"));
         assert_eq!(files.sessions, ServerSessions::All);
         assert_eq!(files.start_wait, Duration::from_millis(500));
-        let Ok(Way::Process(program)) = &files.way else { panic!("{files:?}") };
+        let Ok(ServerTransport::Process(program)) = &files.transport else { panic!("{files:?}") };
         assert_eq!(program.args, ["-y", "x"]);
         assert_eq!(program.cwd.as_deref(), Some(Path::new("/srv")));
         assert_eq!(remote.sessions, ServerSessions::ByPolicy);
-        let Ok(Way::Http { uri, headers }) = &remote.way else { panic!("{remote:?}") };
+        let Ok(ServerTransport::Http { uri, headers }) = &remote.transport else {
+            panic!("{remote:?}")
+        };
         assert_eq!((uri.path(), headers.len()), ("/mcp", 1));
     }
 
@@ -253,7 +259,8 @@ mod tests {
                 "h": {"url": "http://localhost", "headers": {"a b": "c"}}}}"#,
         )
         .unwrap();
-        let whys: Vec<_> = entries.iter().filter_map(|entry| entry.way.as_ref().err()).collect();
+        let whys: Vec<_> =
+            entries.iter().filter_map(|entry| entry.transport.as_ref().err()).collect();
         let expected = [
             "neither",
             "not understood",
@@ -277,7 +284,7 @@ mod tests {
             assert!(error.contains("mcp.json is not understood"), "{error}");
         }
         let absent = PathBuf::from("/nonexistent/mcp.json");
-        assert!(ConfigFile::Usual(absent.clone()).read().unwrap().is_empty());
+        assert!(ConfigFile::Default(absent.clone()).read().unwrap().is_empty());
         let error = ConfigFile::Named(absent).read().unwrap_err().to_string();
         assert!(error.contains("/nonexistent/mcp.json"), "{error}");
     }

@@ -1,5 +1,5 @@
-//! One conversation with a server, as its client: `rmcp` speaks, over pipes or over HTTP. Offers the
-//! server nothing that it could ask for; hears when its list of tools changes.
+//! One MCP connection to a server, over pipes or HTTP, on `rmcp`. Declares no client capabilities,
+//! so the server cannot ask for anything. Watches for changes of the server's tool list.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -22,26 +22,26 @@ use windlass_protocol::limits::MESSAGE_BYTES_MAX;
 use super::http::PlainHttp;
 use super::process::Pipes;
 
-/// How a conversation begins.
+/// How a connection is initialized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lifecycle {
-    /// As in all revisions but the newest, which nearly all servers understand.
+    /// As in all revisions but the newest; nearly all servers support it.
     Initialize,
-    /// As in the newest.
+    /// As in the newest revision.
     Discover,
 }
 
-/// Why a conversation did not begin.
+/// Why a connection was not established.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BeginError {
-    #[error("it did not begin as MCP does: {0}")]
+    #[error("it did not open an MCP session: {0}")]
     Begin(#[from] Box<ClientInitializeError>),
     #[error("it does not list its tools: {0}")]
     List(#[from] ServiceError),
 }
 
 impl BeginError {
-    /// How to begin the next time: a server that refuses the one way may know the other.
+    /// How to initialize the next time: a server that refuses one way may support the other.
     pub fn next(&self, tried: Lifecycle) -> Lifecycle {
         match self {
             Self::Begin(error) if matches!(**error, ClientInitializeError::JsonRpcError(_)) => {
@@ -55,28 +55,28 @@ impl BeginError {
     }
 }
 
-/// A conversation about to begin.
-pub(crate) struct Begun {
-    beginning: Pin<Box<dyn Future<Output = Result<Service, ClientInitializeError>> + Send>>,
-    heard: Heard,
+/// A connection that is being established.
+pub(crate) struct PendingConnection {
+    beginning: Pin<Box<dyn Future<Output = Result<ClientService, ClientInitializeError>> + Send>>,
+    tool_list: ToolListWatch,
 }
 
-type Service = RunningService<RoleClient, Heard>;
+type ClientService = RunningService<RoleClient, ToolListWatch>;
 
-/// A conversation. It is over when `over` is dropped.
-pub(crate) struct Connection<Over> {
+/// An established connection. Dropping `over` closes it.
+pub(crate) struct ServerConnection<Over> {
     pub peer: Peer<RoleClient>,
-    pub heard: Heard,
-    /// Returns when the server has ended it.
+    pub tool_list: ToolListWatch,
+    /// Returns when the server has closed the connection.
     pub over: Over,
 }
 
-impl Begun {
+impl PendingConnection {
     pub fn over_pipes(pipes: Pipes, lifecycle: Lifecycle) -> Self {
-        let heard = Heard::default();
+        let tool_list = ToolListWatch::default();
         let beginning =
-            Box::pin(serve_client_with_lifecycle(heard.clone(), pipes, lifecycle.into()));
-        Self { beginning, heard }
+            Box::pin(serve_client_with_lifecycle(tool_list.clone(), pipes, lifecycle.into()));
+        Self { beginning, tool_list }
     }
 
     pub fn over_http(
@@ -88,20 +88,20 @@ impl Begun {
             .custom_headers(headers)
             .max_sse_event_size(MESSAGE_BYTES_MAX);
         let transport = StreamableHttpClientTransport::with_client(PlainHttp, config);
-        let heard = Heard::default();
+        let tool_list = ToolListWatch::default();
         let beginning =
-            Box::pin(serve_client_with_lifecycle(heard.clone(), transport, lifecycle.into()));
-        Self { beginning, heard }
+            Box::pin(serve_client_with_lifecycle(tool_list.clone(), transport, lifecycle.into()));
+        Self { beginning, tool_list }
     }
 
-    pub async fn connect(self) -> Result<Connection<impl Future<Output = ()>>, BeginError> {
+    pub async fn connect(self) -> Result<ServerConnection<impl Future<Output = ()>>, BeginError> {
         let service = self.beginning.await.map_err(Box::new)?;
         let peer = service.peer().clone();
         let over = async move {
-            // However it ends, it has.
+            // Any result means that the connection has ended.
             let _ = service.waiting().await;
         };
-        Ok(Connection { peer, heard: self.heard, over })
+        Ok(ServerConnection { peer, tool_list: self.tool_list, over })
     }
 }
 
@@ -116,20 +116,20 @@ impl From<Lifecycle> for ClientLifecycleMode {
     }
 }
 
-/// What a server says without being asked.
+/// Receives the server's notifications about its tool list.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Heard {
+pub(crate) struct ToolListWatch {
     changed: Arc<Notify>,
 }
 
-impl Heard {
-    /// Waits until its list of tools has changed.
+impl ToolListWatch {
+    /// Waits until the server's tool list has changed.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 }
 
-impl ClientHandler for Heard {
+impl ClientHandler for ToolListWatch {
     async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
         self.changed.notify_one();
     }

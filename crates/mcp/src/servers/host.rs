@@ -1,6 +1,6 @@
-//! The servers as one tool host of the node, attached as every client's is: declares what the servers
-//! offer, again when that changes, and passes calls on. There are two: one for the servers that every
-//! session may call, and one for those that a policy must name.
+//! The servers as tool hosts of the node, attached like any client's host. Declares the tools of
+//! the servers, again after each change, and passes calls on. There are two hosts: one for the
+//! servers that every session may call, and one for those that a policy must name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,48 +10,49 @@ use bytes::Bytes;
 use rmcp::model::JsonObject;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use windlass_client::tools::{Closed, HostMessage, Scope, ToolCall, ToolHost};
+use windlass_client::tools::{DisconnectReason, HostMessage, ToolCall, ToolHost, ToolScope};
 use windlass_client::{Client, ClientError};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::ServerSessions;
 use windlass_protocol::host::{Declaration, ToolError, Within};
 use windlass_protocol::limits::HOST_TOOLS_MAX;
 
-use super::server::Server;
+use super::server::McpServer;
 
-/// The pause before a lost connection to the node is made again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// The pause before the next attempt to connect to the node.
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Bytes of arguments of all open calls. The call that would pass it fails with `overloaded`: they are
-/// held in the node's process, and code is not trusted with its memory.
+/// Limit for the argument bytes of all open calls. The call that would exceed it fails with
+/// `overloaded`. The arguments are in the node's memory, and untrusted code must not be able to
+/// fill it.
 const ARGUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// By which a node that stops closes its hosts' connections.
+/// The WebSocket close code of a node that stops.
 const NODE_STOPS: u16 = 1001;
 
-/// Offers the tools of these servers, all for the same sessions, as long as the node is there.
+/// Offers the tools of these servers, all with the same scope, until the node stops.
 pub(crate) async fn offer(
     client: Client,
     sessions: ServerSessions,
-    servers: Vec<Arc<Server>>,
+    servers: Vec<Arc<McpServer>>,
     mut changed: watch::Receiver<u64>,
 ) {
     let scope = match sessions {
-        ServerSessions::ByPolicy => Scope::Shared,
-        ServerSessions::All => Scope::Everyone,
+        ServerSessions::ByPolicy => ToolScope::Shared,
+        ServerSessions::All => ToolScope::Everyone,
     };
     loop {
         let lost = match ToolHost::attach(&client, &scope).await {
-            Ok(host) => Attached::new(host, &servers).serve(&mut changed).await,
+            Ok(host) => AttachedHost::new(host, &servers).serve(&mut changed).await,
             Err(error) => Lost::Why(error.to_string()),
         };
         let Lost::Why(lost) = lost else { return };
         tracing::warn!(?sessions, lost, "the mcp servers' tools are not offered");
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RECONNECT_PAUSE).await;
     }
 }
 
-/// Why a connection to the node is over.
+/// Why a connection to the node ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Lost {
     NodeStops,
@@ -59,21 +60,21 @@ enum Lost {
 }
 
 /// An attached host and its open calls.
-struct Attached<'s> {
+struct AttachedHost<'s> {
     host: ToolHost,
-    servers: &'s [Arc<Server>],
+    servers: &'s [Arc<McpServer>],
     calls: JoinSet<Within>,
     open: HashMap<Within, AbortHandle>,
     room: Arc<Semaphore>,
 }
 
-impl<'s> Attached<'s> {
-    fn new(host: ToolHost, servers: &'s [Arc<Server>]) -> Self {
+impl<'s> AttachedHost<'s> {
+    fn new(host: ToolHost, servers: &'s [Arc<McpServer>]) -> Self {
         let room = Arc::new(Semaphore::new(ARGUMENT_BYTES_MAX));
         Self { host, servers, calls: JoinSet::new(), open: HashMap::new(), room }
     }
 
-    /// Serves until the connection is lost; why it was.
+    /// Serves until the connection is lost; returns why.
     async fn serve(mut self, changed: &mut watch::Receiver<u64>) -> Lost {
         let mut declared = None;
         loop {
@@ -82,7 +83,7 @@ impl<'s> Attached<'s> {
             if declared.as_ref() != Some(&now) {
                 match self.host.declare(&now).await {
                     Ok(_) => {}
-                    // What was offered before stays; each further change tries again.
+                    // The previous tools stay offered. Each further change tries again.
                     Err(ClientError::Api(error)) => {
                         tracing::error!(error = error.message, "the node refuses mcp tools");
                     }
@@ -96,19 +97,19 @@ impl<'s> Attached<'s> {
         }
     }
 
-    /// Passes calls on until what is offered has changed.
+    /// Passes calls on until the tools have changed.
     async fn until_changed(&mut self, changed: &mut watch::Receiver<u64>) -> Result<(), Lost> {
         loop {
             tokio::select! {
                 message = self.host.next() => match message {
                     HostMessage::Call(call) => self.begin(call),
                     HostMessage::Cancel { call, .. } => {
-                        // The server is told by the dropped request.
+                        // Dropping the request tells the server to cancel.
                         if let Some(begun) = self.open.remove(&call) {
                             begun.abort();
                         }
                     }
-                    HostMessage::Closed(Closed::ByNode { code: NODE_STOPS, .. }) => {
+                    HostMessage::Closed(DisconnectReason::ByNode { code: NODE_STOPS, .. }) => {
                         return Err(Lost::NodeStops);
                     }
                     HostMessage::Closed(closed) => return Err(Lost::Why(closed.to_string())),
@@ -122,7 +123,7 @@ impl<'s> Attached<'s> {
     fn begin(&mut self, call: ToolCall) {
         let answers = self.host.answers();
         let ToolCall { call, name, arguments, .. } = call;
-        let offers = |server: &&Arc<Server>| {
+        let offers = |server: &&Arc<McpServer>| {
             name.strip_prefix(&server.entry.group).is_some_and(|rest| rest.starts_with('.'))
         };
         let Some(server) = self.servers.iter().find(offers).cloned() else {
@@ -132,7 +133,9 @@ impl<'s> Attached<'s> {
         };
         let bytes = u32::try_from(arguments.len()).unwrap_or(u32::MAX);
         let Ok(room) = self.room.clone().try_acquire_many_owned(bytes) else {
-            let message = format!("{ARGUMENT_BYTES_MAX} bytes of calls to MCP servers are open");
+            let message = format!(
+                "open calls to MCP servers already hold {ARGUMENT_BYTES_MAX} bytes of arguments"
+            );
             let code = Some(ErrorCode::Overloaded);
             return answers.give(&call, Err(ToolError { message, code, kind: None }));
         };
@@ -145,7 +148,7 @@ impl<'s> Attached<'s> {
         self.open.insert(call, begun);
     }
 
-    /// All that the servers offer, as far as one host may.
+    /// The tools of all servers, up to the limit of one host.
     fn declaration(&self) -> Declaration {
         let offered = self.servers.iter().flat_map(|server| server.offers());
         let mut tools: Vec<_> = offered.map(|offered| offered.offer).collect();
@@ -158,9 +161,9 @@ impl<'s> Attached<'s> {
     }
 }
 
-async fn answer(server: &Server, name: &str, arguments: &[u8]) -> Result<Bytes, ToolError> {
+async fn answer(server: &McpServer, name: &str, arguments: &[u8]) -> Result<Bytes, ToolError> {
     let arguments: JsonObject = serde_json::from_slice(arguments).map_err(|fault| ToolError {
-        message: format!("the arguments are no JSON object: {fault}"),
+        message: format!("the arguments are not a JSON object: {fault}"),
         code: Some(ErrorCode::BadRequest),
         kind: None,
     })?;

@@ -1,5 +1,5 @@
-//! HTTP to servers that are reached by an address: what `rmcp` sends, over plain HTTP/1.1, one
-//! connection for each request. Bounded in what it reads; speaks no TLS and follows no redirect.
+//! HTTP to servers with a URL: sends what `rmcp` sends, over plain HTTP/1.1, with one connection
+//! per request. Limits what it reads. Has no TLS and follows no redirects.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,10 +23,10 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use windlass_protocol::limits::MESSAGE_BYTES_MAX;
 
-/// How long a connection may take to be made.
+/// How long a connect may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
-/// Bytes of an answer that is an error, which are shown.
+/// Most bytes of an error answer that are shown.
 const ERROR_BYTES_MAX: usize = 4 * 1024;
 
 const JSON: &str = "application/json";
@@ -34,7 +34,7 @@ const EVENTS: &str = "text/event-stream";
 const SESSION: &str = "mcp-session-id";
 const LAST_EVENT: &str = "last-event-id";
 
-/// A way to send requests. It holds nothing.
+/// Sends requests. Has no state.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PlainHttp;
 
@@ -55,9 +55,9 @@ pub(crate) enum HttpError {
     EventTooLarge,
 }
 
-type Failed = StreamableHttpError<HttpError>;
+type TransportError = StreamableHttpError<HttpError>;
 type Headers = HashMap<HeaderName, HeaderValue>;
-type Events = BoxStream<'static, Result<Sse, SseError>>;
+type SseEvents = BoxStream<'static, Result<Sse, SseError>>;
 
 impl StreamableHttpClient for PlainHttp {
     type Error = HttpError;
@@ -69,7 +69,7 @@ impl StreamableHttpClient for PlainHttp {
         session: Option<Arc<str>>,
         _token: Option<String>,
         headers: Headers,
-    ) -> Result<StreamableHttpPostResponse, Failed> {
+    ) -> Result<StreamableHttpPostResponse, TransportError> {
         let body = serde_json::to_vec(&message)?;
         let extra = [(SESSION, session.as_deref())];
         let response = exchange(Method::POST, &uri, &extra, headers, body.into()).await?;
@@ -95,7 +95,7 @@ impl StreamableHttpClient for PlainHttp {
                 let body = whole(response, MESSAGE_BYTES_MAX).await?;
                 match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
                     Ok(answer) => Ok(StreamableHttpPostResponse::Json(answer, began)),
-                    // Some servers answer to what needs no answer.
+                    // Some servers answer messages that need no answer.
                     Err(_) if !wants_answer => Ok(StreamableHttpPostResponse::Accepted),
                     Err(fault) => Err(fault.into()),
                 }
@@ -110,10 +110,10 @@ impl StreamableHttpClient for PlainHttp {
         session: Arc<str>,
         _token: Option<String>,
         headers: Headers,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), TransportError> {
         let extra = [(SESSION, Some(&*session))];
         let response = exchange(Method::DELETE, &uri, &extra, headers, Bytes::new()).await?;
-        // A server need not support it; its session then ends by itself.
+        // A server may not support this; its session then expires.
         let done =
             response.status().is_success() || response.status() == StatusCode::METHOD_NOT_ALLOWED;
         if done { Ok(()) } else { Err(refused(response).await) }
@@ -126,7 +126,7 @@ impl StreamableHttpClient for PlainHttp {
         last_event: Option<String>,
         _token: Option<String>,
         headers: Headers,
-    ) -> Result<Events, Failed> {
+    ) -> Result<SseEvents, TransportError> {
         let extra = [(SESSION, session.as_deref()), (LAST_EVENT, last_event.as_deref())];
         let response = exchange(Method::GET, &uri, &extra, headers, Bytes::new()).await?;
         if response.status() == StatusCode::METHOD_NOT_ALLOWED {
@@ -142,14 +142,14 @@ impl StreamableHttpClient for PlainHttp {
     }
 }
 
-/// Sends one request on a connection of its own; the answer's head.
+/// Sends one request on a new connection; returns the head of the answer.
 async fn exchange(
     method: Method,
     uri: &str,
     extra: &[(&'static str, Option<&str>)],
     headers: Headers,
     body: Bytes,
-) -> Result<Response<Incoming>, Failed> {
+) -> Result<Response<Incoming>, TransportError> {
     let uri: Uri =
         uri.parse().map_err(|fault: hyper::http::uri::InvalidUri| client(fault.into()))?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -172,13 +172,13 @@ async fn exchange(
     let stream = connect(&uri).await.map_err(StreamableHttpError::Client)?;
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|fault| client(fault.into()))?;
-    // Ends with the answer's body, or when nobody wants that any more.
+    // The task ends with the answer's body, or when the body is dropped.
     tokio::spawn(connection);
     sender.send_request(request).await.map_err(|fault| client(fault.into()))
 }
 
 async fn connect(uri: &Uri) -> Result<TcpStream, HttpError> {
-    // In the form that a resolver takes: without the brackets of an IPv6 address.
+    // A resolver takes an IPv6 address without its brackets.
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = uri.port_u16().unwrap_or(80);
     let address = || format!("{host}:{port}");
@@ -186,12 +186,12 @@ async fn connect(uri: &Uri) -> Result<TcpStream, HttpError> {
         .await
         .map_err(|_| HttpError::ConnectSlow(address()))?
         .map_err(|cause| HttpError::Connect { address: address(), cause })?;
-    // It is no more than a few bytes slower without.
+    // Best effort: without it, small requests are only slower.
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
 
-fn client(fault: HttpError) -> Failed {
+fn client(fault: HttpError) -> TransportError {
     StreamableHttpError::Client(fault)
 }
 
@@ -201,15 +201,15 @@ impl From<hyper::http::uri::InvalidUri> for HttpError {
     }
 }
 
-/// An answer that is no success, in words.
-async fn refused(response: Response<Incoming>) -> Failed {
+/// The error for an unsuccessful answer.
+async fn refused(response: Response<Incoming>) -> TransportError {
     let status = response.status();
     let body = whole(response, ERROR_BYTES_MAX).await.unwrap_or_default();
     let body = String::from_utf8_lossy(&body);
     StreamableHttpError::UnexpectedServerResponse(Cow::Owned(format!("{status} {}", body.trim())))
 }
 
-async fn whole(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, Failed> {
+async fn whole(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, TransportError> {
     let body = Limited::new(response.into_body(), bytes_max).collect().await;
     body.map(|body| body.to_bytes()).map_err(|fault| client(HttpError::Body(fault.to_string())))
 }
@@ -218,8 +218,8 @@ fn header<'r>(response: &'r Response<Incoming>, name: &str) -> Option<&'r str> {
     response.headers().get(name)?.to_str().ok()
 }
 
-/// The events of an answer, none larger than one message may be.
-fn events(response: Response<Incoming>) -> Events {
+/// The events of an answer. Each is at most as large as one message may be.
+fn events(response: Response<Incoming>) -> SseEvents {
     let mut bound = EventBound::default();
     let chunks = BodyDataStream::new(response.into_body()).map(move |chunk| {
         let chunk = chunk.map_err(HttpError::Exchange)?;
@@ -228,7 +228,7 @@ fn events(response: Response<Incoming>) -> Events {
     SseStream::from_bytes_stream(chunks).boxed()
 }
 
-/// Counts the bytes of the event that has not ended. An empty line ends one.
+/// Counts the bytes of the unfinished event. An empty line ends an event.
 #[derive(Debug, Default)]
 struct EventBound {
     bytes: usize,

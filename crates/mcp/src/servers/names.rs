@@ -1,12 +1,12 @@
-//! Names as code has them: servers and their tools may be called anything, code calls identifiers.
-//! Pure.
+//! Identifiers for code. Servers and their tools may have any name, but code can only call
+//! identifiers. Pure.
 
 use std::collections::HashSet;
 
 use windlass_protocol::host::OWN_GROUP;
 
-/// Bytes of a server's and of a tool's identifier; together with the dot they stay below the limit
-/// of a tool's whole name. What is longer is cut.
+/// Longest identifiers of a server and of a tool in bytes. Joined with a dot they stay below the
+/// limit of a tool's name. Longer ones are cut.
 const GROUP_BYTES_MAX: usize = 48;
 const TOOL_BYTES_MAX: usize = 72;
 
@@ -20,7 +20,7 @@ pub(crate) fn tools<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     distinct(names, TOOL_BYTES_MAX, &[])
 }
 
-/// Names that are identifiers already keep them, whatever the others are turned into.
+/// Distinct identifiers for the names. A name that is already an identifier keeps it.
 fn distinct<'a>(
     names: impl Iterator<Item = &'a str>,
     bytes_max: usize,
@@ -33,7 +33,7 @@ fn distinct<'a>(
     for exact in [true, false] {
         for (place, name) in names.iter().enumerate() {
             if given[place].is_none() && (!exact || *name == wanted[place]) {
-                // A name that stands there twice is not exact the second time.
+                // A repeated name keeps its identifier only the first time.
                 let free = if exact && !used.contains(*name) {
                     Some(wanted[place].clone())
                 } else if exact {

@@ -1,4 +1,5 @@
-//! What a server's answer is to the code that called: plain JSON, or the error that it raises. Pure.
+//! Converts a server's answer for the code that called: plain JSON, or the error that the code
+//! raises. Pure.
 
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use serde_json::{Value, json};
@@ -50,7 +51,7 @@ fn resource(contents: ResourceContents) -> Value {
     }
 }
 
-/// What a failed tool says.
+/// The message of a failed tool.
 fn message(result: &CallToolResult) -> String {
     let texts = result.content.iter().filter_map(|block| match block {
         ContentBlock::Text(text) => Some(text.text.as_str()),
@@ -59,7 +60,7 @@ fn message(result: &CallToolResult) -> String {
     let text = texts.collect::<Vec<_>>().join("\n");
     match &result.structured_content {
         Some(structured) if text.is_empty() => structured.to_string(),
-        _ if text.is_empty() => "the tool failed and does not say why".to_owned(),
+        _ if text.is_empty() => "the tool failed without a message".to_owned(),
         _ => text,
     }
 }
@@ -99,7 +100,7 @@ mod tests {
     fn a_tools_own_failure_has_its_own_words() {
         let text = |text: &str| json!({"type": "text", "text": text});
         check(json!({"content": [text("no"), text("way")], "isError": true}), Err("no\nway"));
-        check(json!({"content": [], "isError": true}), Err("the tool failed and does not say why"));
+        check(json!({"content": [], "isError": true}), Err("the tool failed without a message"));
         check(
             json!({"content": [], "structuredContent": {"why": 1}, "isError": true}),
             Err("{\"why\":1}"),

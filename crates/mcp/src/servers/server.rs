@@ -1,5 +1,6 @@
-//! One server's life: started, asked for its tools, called, and started again when it ends. One task
-//! owns it ([`Server::live`]); calls come from anywhere and fail at once while it does not run.
+//! The life of one server: started, asked for its tools, called, and restarted when it ends. One
+//! task owns it ([`McpServer::live`]). Calls come from any task and fail at once while the server
+//! does not run.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -18,139 +19,144 @@ use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{self, ServerState};
 use windlass_protocol::host::ToolError;
 
-use super::config::{Entry, Way};
-use super::connection::{Begun, Connection, Lifecycle};
-use super::pause::Pauses;
-use super::process::Process;
+use super::config::{ServerEntry, ServerTransport};
+use super::connection::{Lifecycle, PendingConnection, ServerConnection};
+use super::process::ServerProcess;
+use super::restart_pause::RestartPauses;
 use super::result;
-use super::tools::Offered;
+use super::tools::OfferedTool;
 
-/// Calls that one server has at once; more wait for one of them to end.
+/// Most concurrent calls to one server. Further calls wait.
 const CALLS_MAX: usize = 64;
 
-/// Calls that wait for one server. One more is refused as `overloaded`.
+/// Most calls that wait for one server. Another call is refused as `overloaded`.
 const CALLS_WAITING_MAX: usize = 4096;
 
 /// One configured server.
 #[derive(Debug)]
-pub(crate) struct Server {
-    pub entry: Entry,
-    /// Our own program, which holds its process.
+pub(crate) struct McpServer {
+    pub entry: ServerEntry,
+    /// The windlass program, which holds the server's process.
     ours: PathBuf,
-    status: Mutex<Status>,
-    /// Room for calls, and for those that wait.
-    at_once: Semaphore,
-    at_all: Semaphore,
+    status: Mutex<ServerStatus>,
+    /// Permits for running calls.
+    running_calls: Semaphore,
+    /// Permits for running and waiting calls together.
+    open_calls: Semaphore,
     calls: AtomicU64,
-    /// Told when what it offers changes.
+    /// Incremented when the server's tools or state change.
     changed: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Status {
-    phase: Phase,
-    /// Why it did not run the last time.
+struct ServerStatus {
+    phase: ServerPhase,
+    /// Why the server ended or failed to start the last time.
     reason: Option<String>,
     restarts: u64,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ServerPhase {
     Starting,
-    Running(Arc<Running>),
+    Running(Arc<RunningServer>),
     Waiting { until: Instant },
     Failed,
 }
 
-/// A server that can be called.
+/// A running server.
 #[derive(Debug)]
-struct Running {
+struct RunningServer {
     peer: Peer<RoleClient>,
-    tools: Vec<Offered>,
+    tools: Vec<OfferedTool>,
     pid: Option<u32>,
-    /// Told when a call finds that it cannot be reached any more.
+    /// Notified when a call finds the server unreachable.
     broken: Arc<Notify>,
 }
 
-impl Server {
-    pub fn new(entry: Entry, ours: PathBuf, changed: watch::Sender<u64>) -> Self {
-        let (phase, reason) = match &entry.way {
-            Ok(_) => (Phase::Starting, None),
-            Err(why) => (Phase::Failed, Some(why.clone())),
+impl McpServer {
+    pub fn new(entry: ServerEntry, ours: PathBuf, changed: watch::Sender<u64>) -> Self {
+        let (phase, reason) = match &entry.transport {
+            Ok(_) => (ServerPhase::Starting, None),
+            Err(why) => (ServerPhase::Failed, Some(why.clone())),
         };
         Self {
             entry,
             ours,
-            status: Mutex::new(Status { phase, reason, restarts: 0 }),
-            at_once: Semaphore::new(CALLS_MAX),
-            at_all: Semaphore::new(CALLS_MAX + CALLS_WAITING_MAX),
+            status: Mutex::new(ServerStatus { phase, reason, restarts: 0 }),
+            running_calls: Semaphore::new(CALLS_MAX),
+            open_calls: Semaphore::new(CALLS_MAX + CALLS_WAITING_MAX),
             calls: AtomicU64::new(0),
             changed,
         }
     }
 
-    /// Keeps the server running until `stopped`, and returns when nothing of it is left.
+    /// Keeps the server running until `stopped`. Returns when no process of it is left.
     pub async fn live(&self, stopped: impl Future<Output = ()>) {
-        let Ok(way) = &self.entry.way else { return };
+        let Ok(transport) = &self.entry.transport else { return };
         let mut stopped = pin!(stopped);
-        let mut pauses = Pauses::default();
+        let mut pauses = RestartPauses::default();
         let mut lifecycle = Lifecycle::Initialize;
         loop {
             let began = Instant::now();
-            let life = self.one_life(way, &mut lifecycle, stopped.as_mut()).await;
-            let End::Over(why) = life else { return };
+            let life = self.one_life(transport, &mut lifecycle, stopped.as_mut()).await;
+            let LifeEnd::Over(why) = life else { return };
             let pause = pauses.after(began.elapsed());
-            tracing::warn!(server = self.entry.name, why, ?pause, "an mcp server does not run");
-            self.set(Phase::Waiting { until: Instant::now() + pause }, Some(why));
+            tracing::warn!(server = self.entry.name, why, ?pause, "an mcp server is not running");
+            self.set(ServerPhase::Waiting { until: Instant::now() + pause }, Some(why));
             tokio::select! {
                 () = stopped.as_mut() => return,
                 () = tokio::time::sleep(pause) => {}
             }
             self.lock().restarts += 1;
-            self.set(Phase::Starting, None);
+            self.set(ServerPhase::Starting, None);
         }
     }
 
-    /// From one start to the end of it.
+    /// One run of the server, from its start to its end.
     async fn one_life(
         &self,
-        way: &Way,
+        transport: &ServerTransport,
         lifecycle: &mut Lifecycle,
         stopped: impl Future<Output = ()>,
-    ) -> End {
-        let (process, begun) = match way {
-            Way::Process(program) => match Process::start(&self.ours, &self.entry.name, program) {
-                Ok((process, pipes)) => (Some(process), Begun::over_pipes(pipes, *lifecycle)),
-                Err(error) => return End::Over(error.to_string()),
-            },
-            Way::Http { uri, headers } => {
-                (None, Begun::over_http(uri, headers.clone(), *lifecycle))
+    ) -> LifeEnd {
+        let (process, begun) = match transport {
+            ServerTransport::Process(program) => {
+                match ServerProcess::start(&self.ours, &self.entry.name, program) {
+                    Ok((process, pipes)) => {
+                        (Some(process), PendingConnection::over_pipes(pipes, *lifecycle))
+                    }
+                    Err(error) => return LifeEnd::Over(error.to_string()),
+                }
+            }
+            ServerTransport::Http { uri, headers } => {
+                (None, PendingConnection::over_http(uri, headers.clone(), *lifecycle))
             }
         };
         let end = {
             let working = pin!(self.work(begun, process.as_ref(), lifecycle));
             tokio::select! {
-                why = working => End::Over(why),
-                () = stopped => End::Stopped,
+                why = working => LifeEnd::Over(why),
+                () = stopped => LifeEnd::Stopped,
             }
         };
-        // Its pipes are closed now. Whoever looks sees that it offers nothing while it ends.
-        self.set(Phase::Starting, None);
+        // Its pipes are closed now. While it ends, its state shows that it offers no tools.
+        self.set(ServerPhase::Starting, None);
         let last_words = match process {
             Some(process) => process.ended().await,
             None => None,
         };
         match (end, last_words) {
-            (End::Over(why), Some(last)) => End::Over(format!("{why} ({last})")),
+            (LifeEnd::Over(why), Some(last)) => LifeEnd::Over(format!("{why} ({last})")),
             (end, _) => end,
         }
     }
 
-    /// Begins, lists, and waits; why that is over.
+    /// Connects, lists the tools and waits for the end. Returns why the server is no longer usable.
     async fn work(
         &self,
-        begun: Begun,
-        process: Option<&Process>,
+        begun: PendingConnection,
+        process: Option<&ServerProcess>,
         lifecycle: &mut Lifecycle,
     ) -> String {
         let wait = self.entry.start_wait;
@@ -165,16 +171,16 @@ impl Server {
                 *lifecycle = error.next(*lifecycle);
                 return error.to_string();
             }
-            Err(_) => return format!("it did not begin within {} ms", wait.as_millis()),
+            Err(_) => return format!("it was not ready within {} ms", wait.as_millis()),
         };
-        let Connection { peer, heard, over } = connection;
+        let ServerConnection { peer, tool_list, over } = connection;
         let broken = Arc::new(Notify::new());
-        let pid = process.and_then(Process::pid);
+        let pid = process.and_then(ServerProcess::pid);
         let count = tools.len();
         tracing::info!(server = self.entry.name, pid, tools = count, "an mcp server runs");
         let running = |peer: &Peer<RoleClient>, tools| {
             let (peer, broken) = (peer.clone(), broken.clone());
-            Phase::Running(Arc::new(Running { peer, tools, pid, broken }))
+            ServerPhase::Running(Arc::new(RunningServer { peer, tools, pid, broken }))
         };
         self.set(running(&peer, tools), None);
         let mut over = pin!(over);
@@ -182,7 +188,7 @@ impl Server {
             tokio::select! {
                 () = over.as_mut() => return "it has ended".to_owned(),
                 () = broken.notified() => return "it cannot be reached any more".to_owned(),
-                () = heard.changed() => {}
+                () = tool_list.changed() => {}
             }
             match timeout(wait, self.list_from(&peer)).await {
                 Ok(Ok(tools)) => self.set(running(&peer, tools), None),
@@ -194,27 +200,28 @@ impl Server {
 
     async fn list(
         &self,
-        connection: &Connection<impl Future<Output = ()>>,
-    ) -> Result<Vec<Offered>, super::connection::BeginError> {
+        connection: &ServerConnection<impl Future<Output = ()>>,
+    ) -> Result<Vec<OfferedTool>, super::connection::BeginError> {
         Ok(self.list_from(&connection.peer).await?)
     }
 
-    async fn list_from(&self, peer: &Peer<RoleClient>) -> Result<Vec<Offered>, ServiceError> {
+    async fn list_from(&self, peer: &Peer<RoleClient>) -> Result<Vec<OfferedTool>, ServiceError> {
         super::tools::list(peer, &self.entry).await
     }
 
-    /// Calls a tool by the name that code has for it. Dropped, it tells the server to cancel it.
+    /// Calls a tool by the name that code uses. Dropping the future cancels the call on the server.
     pub async fn call(&self, tool: &str, arguments: JsonObject) -> Result<Value, ToolError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let name = &self.entry.name;
         let full = |_| error(ErrorCode::Overloaded, format!("too many calls wait for {name}"));
-        let _place = self.at_all.try_acquire().map_err(full)?;
-        let _turn = self.at_once.acquire().await.expect("it is never closed");
-        let gone = || error(ErrorCode::ToolHostGone, format!("the MCP server {name} does not run"));
+        let _open = self.open_calls.try_acquire().map_err(full)?;
+        let _running = self.running_calls.acquire().await.expect("the semaphore is never closed");
+        let gone =
+            || error(ErrorCode::ToolHostGone, format!("the MCP server {name} is not running"));
         let Some(running) = self.running() else { return Err(gone()) };
         let offered = running.tools.iter().find(|offered| offered.offer.name == tool);
         let Some(offered) = offered else {
-            let message = format!("the MCP server {name} has no such tool any more");
+            let message = format!("the MCP server {name} no longer has the tool {tool}");
             return Err(error(ErrorCode::ToolNotFound, message));
         };
         let request =
@@ -222,7 +229,7 @@ impl Server {
         match running.peer.call_tool_once(request).await {
             Ok(CallToolResponse::Complete(done)) => result::of(done),
             Ok(_) => Err(ToolError {
-                message: format!("the tool of {name} asks for more, which code cannot give"),
+                message: format!("a tool of {name} asks for more input, which code cannot give"),
                 code: None,
                 kind: None,
             }),
@@ -230,7 +237,7 @@ impl Server {
         }
     }
 
-    fn failed(&self, fault: ServiceError, running: &Running) -> ToolError {
+    fn failed(&self, fault: ServiceError, running: &RunningServer) -> ToolError {
         let name = &self.entry.name;
         match fault {
             ServiceError::McpError(fault) => {
@@ -245,18 +252,18 @@ impl Server {
         }
     }
 
-    /// What it offers now.
-    pub fn offers(&self) -> Vec<Offered> {
+    /// The tools that the server offers now.
+    pub fn offers(&self) -> Vec<OfferedTool> {
         self.running().map(|running| running.tools.clone()).unwrap_or_default()
     }
 
     pub fn look(&self) -> api::Server {
         let status = self.lock();
         let (state, running, until) = match &status.phase {
-            Phase::Starting => (ServerState::Starting, None, None),
-            Phase::Running(running) => (ServerState::Running, Some(running), None),
-            Phase::Waiting { until } => (ServerState::Waiting, None, Some(*until)),
-            Phase::Failed => (ServerState::Failed, None, None),
+            ServerPhase::Starting => (ServerState::Starting, None, None),
+            ServerPhase::Running(running) => (ServerState::Running, Some(running), None),
+            ServerPhase::Waiting { until } => (ServerState::Waiting, None, Some(*until)),
+            ServerPhase::Failed => (ServerState::Failed, None, None),
         };
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         api::Server {
@@ -269,20 +276,20 @@ impl Server {
             pid: running.and_then(|running| running.pid),
             tools: running.map_or(0, |running| running.tools.len()),
             calls: self.calls.load(Ordering::Relaxed),
-            open_calls: CALLS_MAX + CALLS_WAITING_MAX - self.at_all.available_permits(),
+            open_calls: CALLS_MAX + CALLS_WAITING_MAX - self.open_calls.available_permits(),
             restarts: status.restarts,
         }
     }
 
-    fn running(&self) -> Option<Arc<Running>> {
+    fn running(&self) -> Option<Arc<RunningServer>> {
         match &self.lock().phase {
-            Phase::Running(running) => Some(running.clone()),
+            ServerPhase::Running(running) => Some(running.clone()),
             _ => None,
         }
     }
 
-    /// A reason stays until there is another one.
-    fn set(&self, phase: Phase, reason: Option<String>) {
+    /// Sets the phase. A reason stays until another one replaces it.
+    fn set(&self, phase: ServerPhase, reason: Option<String>) {
         let mut status = self.lock();
         status.phase = phase;
         status.reason = reason.or(status.reason.take());
@@ -290,15 +297,15 @@ impl Server {
         self.changed.send_modify(|generation| *generation += 1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Status> {
+    fn lock(&self) -> MutexGuard<'_, ServerStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How one life ended.
+/// How one run of a server ended.
 #[derive(Debug)]
-enum End {
-    /// For this reason.
+enum LifeEnd {
+    /// The server ended by itself, for this reason.
     Over(String),
     Stopped,
 }

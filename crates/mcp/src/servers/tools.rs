@@ -1,5 +1,5 @@
-//! A server's tools as they are offered to code: asked for page by page, within limits, and each
-//! under a name that code can write.
+//! A server's tools as code sees them: listed page by page, within limits, each under a name that
+//! is an identifier.
 
 use rmcp::RoleClient;
 use rmcp::model::{PaginatedRequestParams, Tool};
@@ -8,27 +8,27 @@ use serde_json::Value;
 use windlass_protocol::host::ToolOffer;
 use windlass_protocol::limits::{HOST_TOOLS_MAX, TOOL_SCHEMA_BYTES_MAX};
 
-use super::config::Entry;
+use super::config::ServerEntry;
 use super::names;
 
-/// Pages that are asked for; what is on later ones is not offered.
+/// Most pages that are requested. Tools on later pages are not offered.
 const PAGES_MAX: usize = 64;
 
-/// Bytes of a description; what is longer is cut.
+/// Longest description in bytes. A longer one is cut.
 const DESCRIPTION_BYTES_MAX: usize = 16 * 1024;
 
-/// One tool: as code has it, and as its server does.
+/// One tool: the offer that code sees, and the server's name for it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Offered {
+pub(crate) struct OfferedTool {
     pub offer: ToolOffer,
     pub original: String,
 }
 
-/// All tools of a server.
+/// Lists the tools of a server.
 pub(crate) async fn list(
     peer: &Peer<RoleClient>,
-    entry: &Entry,
-) -> Result<Vec<Offered>, ServiceError> {
+    entry: &ServerEntry,
+) -> Result<Vec<OfferedTool>, ServiceError> {
     let mut tools = Vec::new();
     let mut cursor = None;
     for _ in 0..PAGES_MAX {
@@ -48,12 +48,12 @@ pub(crate) async fn list(
     Ok(offered(entry, tools))
 }
 
-fn offered(entry: &Entry, tools: Vec<Tool>) -> Vec<Offered> {
+fn offered(entry: &ServerEntry, tools: Vec<Tool>) -> Vec<OfferedTool> {
     let identifiers = names::tools(tools.iter().map(|tool| &*tool.name));
     tools.into_iter().zip(identifiers).map(|(tool, name)| offer(entry, tool, &name)).collect()
 }
 
-fn offer(entry: &Entry, tool: Tool, name: &str) -> Offered {
+fn offer(entry: &ServerEntry, tool: Tool, name: &str) -> OfferedTool {
     let name = format!("{}.{name}", entry.group);
     let schema = Value::Object((*tool.input_schema).clone());
     let bytes = serde_json::to_vec(&schema).map_or(usize::MAX, |text| text.len());
@@ -65,7 +65,7 @@ fn offer(entry: &Entry, tool: Tool, name: &str) -> Offered {
     let end = (0..=description.len().min(DESCRIPTION_BYTES_MAX))
         .rev()
         .find(|end| description.is_char_boundary(*end));
-    Offered {
+    OfferedTool {
         offer: ToolOffer {
             name,
             description: description[..end.unwrap_or(0)].to_owned(),

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use windlass_beneath::TreeMeter;
 use windlass_journal::Journal;
 use windlass_protocol::event::EndReason;
 use windlass_protocol::{SessionId, family};
-use windlass_sandbox::beneath::TreeMeter;
 
 use super::DiskGround;
 use crate::session::start::original_of;

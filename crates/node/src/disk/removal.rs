@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use windlass_beneath::{LinkedFiles, TreeMeter, Whole};
 use windlass_journal::RemoveError;
 use windlass_protocol::SessionId;
 use windlass_protocol::disk::{DiskKind, PRUNED_NAMED_MAX, Pruned, PrunedItem};
-use windlass_sandbox::beneath::{LinkedFiles, TreeMeter, Whole};
 
 use super::needed::{Picture, names, place_of_copy, ready_made};
 use super::{DiskGround, ENTRIES_MAX};

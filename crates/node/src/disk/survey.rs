@@ -5,9 +5,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use windlass_beneath::{LinkedFiles, TreeMeter, TreeSize, Whole};
 use windlass_protocol::SessionId;
 use windlass_protocol::disk::{DiskKind, DiskShare, DiskUse};
-use windlass_sandbox::beneath::{LinkedFiles, TreeMeter, TreeSize, Whole};
 
 use super::needed::{Picture, names, place_of_copy, ready_made, room_in};
 use super::{DiskGround, ENTRIES_MAX, LOOK_TIME};

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::watch;
-use windlass_journal::SessionReader;
+use windlass_journal::EventReader;
 use windlass_protocol::api::{ApiError, EventItem, Events, EventsQuery};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::WAIT_MS_MAX;
@@ -21,6 +21,7 @@ use windlass_protocol::{Event, Seq};
 use super::App;
 use super::body::{Asked, InPath};
 use super::reply::{Answer, internal, session_id};
+use super::sessions::local;
 use super::turns::reader_of;
 use crate::pieces::Piece;
 use crate::session::idle::PresentClient;
@@ -52,7 +53,7 @@ pub(super) async fn events(
 ) -> Answer<Response> {
     let id = session_id(session)?;
     let reader = reader_of(&app, &id)?;
-    let live = app.sessions.find(&id);
+    let live = local(&app, &id)?;
     let follower = Follower {
         reader,
         _client: live.as_ref().map(|handle| handle.clients.enter()),
@@ -79,7 +80,7 @@ fn resume_after(headers: &HeaderMap) -> Option<Seq> {
 /// buffer and no place in a queue.
 struct Follower {
     app: App,
-    reader: SessionReader,
+    reader: Box<dyn EventReader>,
     /// Counts this follower as a client of a live session, so that the session is not idle.
     _client: Option<PresentClient>,
     /// Absent for a session that is over.
@@ -99,7 +100,7 @@ impl Follower {
         let found = if std::mem::take(&mut self.fresh) {
             self.reader.events(self.after, limit, PIECE_BYTES)
         } else {
-            let (mut reader, after) = (self.reader.clone(), self.after);
+            let (mut reader, after) = (self.reader.again(), self.after);
             let read = move || reader.events(after, limit, BATCH_BYTES);
             self.app.serving.bounds.page_reads.run(read).await?
         };
@@ -131,7 +132,7 @@ impl Follower {
 
     /// Reads what is in memory, having been appended just now.
     fn read_here(&mut self) -> Answer<Option<Piece>> {
-        let piece = read_piece(&mut self.reader, self.after)?;
+        let piece = read_piece(&mut *self.reader, self.after)?;
         self.share(self.after, piece.as_ref());
         Ok(piece)
     }
@@ -143,9 +144,9 @@ impl Follower {
             // Another follower was at the same event, and has read it meanwhile.
             return Ok(Some(piece));
         }
-        let (mut reader, after) = (self.reader.clone(), self.after);
+        let (mut reader, after) = (self.reader.again(), self.after);
         let reading = turn.run(move || {
-            let read = read_piece(&mut reader, after);
+            let read = read_piece(&mut *reader, after);
             (reader, read)
         });
         let (reader, read) = reading.await?;
@@ -183,7 +184,7 @@ fn is_end(event: &Event) -> bool {
     matches!(event.kind, EventKind::SessionEnded { .. })
 }
 
-fn read_piece(reader: &mut SessionReader, after: Seq) -> Answer<Option<Piece>> {
+fn read_piece(reader: &mut dyn EventReader, after: Seq) -> Answer<Option<Piece>> {
     let found = reader.events(after, EVENTS_MAX, PIECE_BYTES).map_err(internal)?;
     let Some((last, _)) = found.last() else { return Ok(None) };
     let (last, ended) = (last.seq, is_end(last));

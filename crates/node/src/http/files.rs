@@ -21,7 +21,7 @@ use windlass_protocol::policy::{Policy, Preset};
 use super::App;
 use super::body::{Asked, InPath};
 use super::reply::{Answer, internal, session_id};
-use super::sessions::{ended, live};
+use super::sessions::{ended, live, local};
 use crate::failure::Failure;
 use windlass_files::{
     self as files, Condition, FileError, FilePath, Place, Put, Workspace, WriteBack,
@@ -140,7 +140,7 @@ pub(super) async fn write_back(
 /// Where a session's files are, whether it lives or has ended.
 async fn any_place(app: &App, session: String) -> Answer<Place> {
     let id = session_id(session)?;
-    let info = match app.sessions.find(&id) {
+    let info = match local(app, &id)? {
         Some(handle) => {
             handle.clients.noticed();
             handle.info()

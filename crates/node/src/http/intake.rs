@@ -12,7 +12,7 @@ use axum::http::Request;
 use axum::http::header::EXPECT;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
-use windlass_client::patience::Patience;
+use windlass_client::timers::TimerPool;
 
 use super::places::Seat;
 
@@ -51,7 +51,7 @@ pub(super) struct UnreadBody {
 
 impl UnreadBody {
     /// Reads away what a handler has left, within bounds.
-    pub async fn discard(self, patience: &Patience) {
+    pub async fn discard(self, patience: &TimerPool) {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(body) = left.filter(|_| !self.awaits_word) {
             patience.within(UNWANTED_WAIT, read_away(body)).await;

@@ -4,13 +4,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use windlass_journal::{OutputRange, SessionReader};
+use windlass_journal::{EventReader, OUTPUT_SLICE_BYTES_MAX, OutputRange};
 use windlass_protocol::api::{ApiError, OutputQuery, SearchMatch, SearchQuery, SearchResult};
 use windlass_protocol::{ErrorCode, Seq, SessionId};
 
 use super::App;
 use super::body::{Asked, InPath};
 use super::reply::{Answer, bad_request, internal, session_id, turn_id};
+use super::sessions::local;
 use super::turns::{reader_of, recorded};
 use crate::failure::Failure;
 use crate::session::{Request, Until, Which};
@@ -38,14 +39,14 @@ pub(super) async fn range(
     let id = session_id(session)?;
     let reader = reader_of(&app, &id)?;
     let OutputRange { from: start, to: end, scope } =
-        extent(&app, &id, &reader, query.turn.as_deref()).await?;
+        extent(&app, &id, &*reader, query.turn.as_deref()).await?;
     let place = |offset: u64| start.saturating_add(offset).min(end);
     let from = place(query.from.unwrap_or(0));
     let to = query.to.map_or(end, place).max(from);
     let range = OutputRange { from, to, scope };
     let read = move || match query.tail {
         Some(tail) => reader.tail(tail, range),
-        None => reader.output(range),
+        None => reader.head(OUTPUT_SLICE_BYTES_MAX, range),
     };
     let slice = app.serving.bounds.page_reads.run(read).await?.map_err(internal)?;
     let bytes = app.serving.bounds.answers.counted(slice.bytes)?;
@@ -63,13 +64,13 @@ pub(super) async fn range(
 async fn extent(
     app: &App,
     id: &SessionId,
-    reader: &SessionReader,
+    reader: &dyn EventReader,
     turn: Option<&str>,
 ) -> Answer<OutputRange> {
     let end = reader.output_end();
     let Some(turn) = turn else { return Ok(OutputRange { to: end, ..OutputRange::ALL }) };
     let turn = turn_id(turn.to_owned())?;
-    if let Some(handle) = app.sessions.find(id) {
+    if let Some(handle) = local(app, id)? {
         let which = Which::Id(turn.clone());
         let look = |reply| Request::Look { turn: which, until: Until::Now, reply };
         if let Ok(snapshot) = handle.ask(look).await {
@@ -94,7 +95,7 @@ pub(super) async fn search(
     }
     let id = session_id(session)?;
     let reader = reader_of(&app, &id)?;
-    let range = extent(&app, &id, &reader, query.turn.as_deref()).await?;
+    let range = extent(&app, &id, &*reader, query.turn.as_deref()).await?;
     let limit = query.limit.unwrap_or(MATCHES_DEFAULT).clamp(1, MATCHES_MAX);
     let needle = query.query.into_bytes();
     let searching = app.serving.bounds.searches.run(move || reader.search(&needle, range, limit));

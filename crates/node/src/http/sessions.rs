@@ -16,6 +16,7 @@ use super::App;
 use super::body::{Asked, InPath, JsonBody};
 use super::reply::{Answer, Refusal, about_to_stop, bad_request, internal, session_id};
 use super::turns::Wish;
+use crate::directory::SessionOwner;
 use crate::failure::Failure;
 use crate::session::fork::{MadeTwin, TwinWish};
 use crate::session::{self, Handle, Request, start};
@@ -76,8 +77,8 @@ pub(super) async fn list(
     if query.all {
         let live: std::collections::HashSet<SessionId> =
             sessions.iter().map(|session| session.id.clone()).collect();
-        let journal = app.journal.clone();
-        let kept = tokio::task::spawn_blocking(move || journal.sessions(LIST_MAX))
+        let log = app.serving.log.clone();
+        let kept = tokio::task::spawn_blocking(move || log.sessions(LIST_MAX))
             .await
             .map_err(internal)?
             .map_err(internal)?;
@@ -99,7 +100,7 @@ pub(super) async fn look(
     InPath(session): InPath<String>,
 ) -> Answer<Json<Session>> {
     let id = session_id(session)?;
-    if let Some(handle) = app.sessions.find(&id) {
+    if let Some(handle) = local(&app, &id)? {
         return Ok(Json(handle.info()));
     }
     ended(&app, &id).await.map(Json)
@@ -115,7 +116,7 @@ pub(super) async fn close(
     Asked(query): Asked<CloseQuery>,
 ) -> Answer<Json<Session>> {
     let id = session_id(session)?;
-    let Some(handle) = app.sessions.find(&id) else { return ended(&app, &id).await.map(Json) };
+    let Some(handle) = local(&app, &id)? else { return ended(&app, &id).await.map(Json) };
     let grace_ms = query.grace_ms.unwrap_or(CLOSE_GRACE_MS);
     match handle.ask(|reply| Request::Close { grace_ms, reply }).await {
         Ok(()) => {}
@@ -168,12 +169,24 @@ pub(super) async fn fork(
 /// The live session of that id.
 pub(super) fn live(app: &App, session: String) -> Answer<Handle> {
     let id = session_id(session)?;
-    app.sessions.find(&id).ok_or_else(|| not_live(app, &id))
+    local(app, &id)?.ok_or_else(|| not_live(app, &id))
+}
+
+/// The session, if it lives in this node. A session of another node is refused, with that node's name.
+pub(super) fn local(app: &App, id: &SessionId) -> Answer<Option<Handle>> {
+    match app.sessions.resolve(id) {
+        Some(SessionOwner::Local(handle)) => Ok(Some(handle)),
+        Some(SessionOwner::Remote(node)) => {
+            let message = format!("session {id} lives in node {node}");
+            Err(Failure::new(ErrorCode::NotHere, message).into())
+        }
+        None => Ok(None),
+    }
 }
 
 /// Why there is no live session of that id.
 pub(super) fn not_live(app: &App, id: &SessionId) -> Refusal {
-    let failure = match app.journal.session(id) {
+    let failure = match app.serving.log.session(id) {
         Ok(Some(facts)) if !app.sessions.knows(id) => {
             let why = facts.ended.and_then(|ended| ended.message);
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
@@ -187,7 +200,7 @@ pub(super) fn not_live(app: &App, id: &SessionId) -> Refusal {
 
 /// An ended session, as the journal knows it.
 pub(super) async fn ended(app: &App, id: &SessionId) -> Answer<Session> {
-    match app.journal.session(id).map_err(internal)? {
+    match app.serving.log.session(id).map_err(internal)? {
         Some(facts) if !app.sessions.knows(id) => Ok(start::info(&facts, SessionState::Ended)?),
         _ => Err(not_live(app, id)),
     }

@@ -9,8 +9,8 @@ use axum::http::HeaderMap;
 use base64::Engine as _;
 use bytes::Bytes;
 use tokio::sync::oneshot;
-use windlass_client::patience::Patience;
-use windlass_journal::{LoadError, OutputRange, SessionReader};
+use windlass_client::timers::TimerPool;
+use windlass_journal::{EventReader, LoadError, OutputRange};
 use windlass_protocol::api::{ApiError, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState};
 use windlass_protocol::host::{WITHIN_HEADER, Within};
 use windlass_protocol::limits::{
@@ -21,7 +21,7 @@ use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
 use super::App;
 use super::body::{Asked, InPath, JsonBody, message};
 use super::reply::{Answer, bad_request, internal, session_id, turn_id};
-use super::sessions::live;
+use super::sessions::{live, local};
 use crate::bounds::{Bounds, BudgetShare};
 use crate::failure::Failure;
 use crate::session::turns::{Snapshot, Turn as Known};
@@ -114,13 +114,13 @@ impl Pending {
             )),
         };
         let snapshot = settled(&app.serving.patience, handle, self.answer, self.wait, now).await?;
-        present(app, &handle.id, snapshot, self.budget, || Ok(handle.reader.clone())).await
+        present(app, &handle.id, snapshot, self.budget, || Ok(handle.reader.again())).await
     }
 }
 
 /// Waits for `answer`, and when the wait has passed asks how the turn is now.
 async fn settled(
-    patience: &Patience,
+    patience: &TimerPool,
     handle: &Handle,
     answer: oneshot::Receiver<Result<Snapshot, Failure>>,
     wait: Duration,
@@ -177,7 +177,7 @@ pub(super) async fn look(
 ) -> Answer<Json<Turn>> {
     let (session, turn) = (session_id(session)?, turn_id(turn)?);
     let budget = budget(query.output_bytes_max);
-    if let Some(handle) = app.sessions.find(&session) {
+    if let Some(handle) = local(&app, &session)? {
         let (reply, answer) = oneshot::channel();
         let (wait, _place) = wait(query.wait_ms, &app.serving.bounds);
         let which = Which::Id(turn.clone());
@@ -185,7 +185,7 @@ pub(super) async fn look(
         handle.send(asked).await?;
         match settled(&app.serving.patience, &handle, answer, wait, || Ok(which)).await {
             Ok(snapshot) => {
-                let reader = || Ok(handle.reader.clone());
+                let reader = || Ok(handle.reader.again());
                 return present(&app, &session, snapshot, budget, reader).await.map(Json);
             }
             // Older than what the owner has at hand, or the session ended meanwhile.
@@ -222,7 +222,7 @@ pub(super) async fn interrupt_running(
 
 async fn interrupted(app: &App, handle: &Handle, turn: Option<TurnId>) -> Answer<Json<Turn>> {
     let snapshot = handle.ask(|reply| Request::Interrupt { turn, reply }).await?;
-    let reader = || Ok(handle.reader.clone());
+    let reader = || Ok(handle.reader.again());
     present(app, &handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
 }
 
@@ -240,7 +240,7 @@ pub(super) async fn input(
     let eof = input.eof;
     let bytes = message(input_bytes(input)?, &app.serving.bounds.input)?;
     let snapshot = handle.ask(|reply| Request::Input { turn, bytes, eof, reply }).await?;
-    let reader = || Ok(handle.reader.clone());
+    let reader = || Ok(handle.reader.again());
     present(&app, &handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
 }
 
@@ -257,7 +257,7 @@ fn input_bytes(input: TurnInput) -> Answer<Vec<u8>> {
 
 /// A turn that only the journal knows.
 pub(super) async fn recorded(app: &App, session: &SessionId, turn: &TurnId) -> Answer<Known> {
-    match app.journal.turn(session, turn).map_err(internal)? {
+    match app.serving.log.turn(session, turn).map_err(internal)? {
         Some(record) => Ok(Known::from_record(record)),
         None => {
             let message = format!("session {session} has no turn {turn}");
@@ -267,12 +267,12 @@ pub(super) async fn recorded(app: &App, session: &SessionId, turn: &TurnId) -> A
 }
 
 /// A reader of a session's journal, live or ended.
-pub(super) fn reader_of(app: &App, session: &SessionId) -> Answer<SessionReader> {
-    if let Some(handle) = app.sessions.find(session) {
+pub(super) fn reader_of(app: &App, session: &SessionId) -> Answer<Box<dyn EventReader>> {
+    if let Some(handle) = local(app, session)? {
         handle.clients.noticed();
-        return Ok(handle.reader);
+        return Ok(Box::new(handle.reader));
     }
-    match app.journal.reader(session) {
+    match app.serving.log.reader(session) {
         Ok(reader) => Ok(reader),
         Err(LoadError::NotFound(_)) => {
             let message = format!("there is no session {session}");
@@ -288,7 +288,7 @@ async fn present(
     session: &SessionId,
     snapshot: Snapshot,
     budget: usize,
-    reader: impl FnOnce() -> Answer<SessionReader>,
+    reader: impl FnOnce() -> Answer<Box<dyn EventReader>>,
 ) -> Answer<Turn> {
     let Snapshot { turn, state } = snapshot;
     let shown = match turn.output.shown(budget) {
@@ -296,7 +296,7 @@ async fn present(
         None => {
             let (reader, bytes) = (reader()?, turn.output.bytes);
             let range = turn.range();
-            let reading = move || from_journal(&reader, range, bytes, budget);
+            let reading = move || from_journal(&*reader, range, bytes, budget);
             app.serving.bounds.page_reads.run(reading).await??
         }
     };
@@ -321,7 +321,7 @@ async fn present(
 
 /// Head and tail of an output that is in the journal.
 fn from_journal(
-    reader: &SessionReader,
+    reader: &dyn EventReader,
     range: OutputRange,
     bytes: u64,
     budget: usize,

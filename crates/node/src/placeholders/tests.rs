@@ -1,6 +1,6 @@
 //! Placeholders are made, shared, taken over and removed; what a user put in their place stays.
 
-use windlass_sandbox::Protected;
+use windlass_confine::Protected;
 
 use super::*;
 

@@ -4,8 +4,8 @@ use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
-use windlass_sandbox::plan::base::BaseView;
-use windlass_sandbox::{Around, Plan, Shape};
+use windlass_confine::plan::base::BaseView;
+use windlass_confine::{Around, Plan, Shape};
 
 use super::pool::PoolKey;
 

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
+use windlass_procs::Wanted;
 use windlass_protocol::environments::EnvironmentList;
-use windlass_sandbox::Wanted;
 
 use super::base::PlannedFor;
 use super::environment::{Environment, Stage};

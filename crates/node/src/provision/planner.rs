@@ -4,15 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use windlass_confine::plan::{depth, holds_names};
+use windlass_confine::survey::homes;
+use windlass_confine::{
+    Around, Depth, Kept, Machine, Place, Plan, Site, Unreadable, names_at, plan, survey_with,
+};
+use windlass_procs::cgroup::CgroupSupport;
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::{Network, Policy, PolicyRequest, WorkspaceAccess};
 use windlass_protocol::{ErrorCode, SessionId};
-use windlass_sandbox::cgroup::CgroupSupport;
-use windlass_sandbox::plan::{depth, holds_names};
-use windlass_sandbox::survey::homes;
-use windlass_sandbox::{
-    Around, Depth, Kept, Machine, Place, Plan, Site, Unreadable, names_at, plan, survey_with,
-};
 
 use super::base::{PlannedFor, PoolBase};
 use super::session_dir::{self, SessionDir};

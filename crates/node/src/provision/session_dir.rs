@@ -4,9 +4,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use windlass_beneath::Directory;
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::{ErrorCode, SessionId};
-use windlass_sandbox::beneath::Directory;
 
 use crate::config::Config;
 use crate::failure::Failure;

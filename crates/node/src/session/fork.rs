@@ -280,7 +280,7 @@ fn record_and_reach(
 ) -> Result<(SessionLog, KeeperLink), Failure> {
     let id = new.id.clone();
     let log = context.journal.create(new).map_err(|error| start::creation_failed(&id, &error))?;
-    let half = NodeHalf::new(context.identity.epoch, LinkSeq(0));
+    let half = NodeHalf::new(log.facts().epoch, LinkSeq(0));
     match KeeperLink::open(socket, half, None) {
         Ok(link) => Ok((log, link)),
         Err(error) => {

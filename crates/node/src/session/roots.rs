@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use windlass_journal::{Journal, NewSession};
-use windlass_sandbox::survey;
+use windlass_protocol::policy::expand_home;
 
 use super::start::Spec;
 
@@ -25,7 +25,7 @@ fn of_created(created: &NewSession) -> Result<Vec<PathBuf>, serde_json::Error> {
     let spec: Spec = serde_json::from_value(created.spec.clone())?;
     let home = std::env::home_dir();
     let writable = spec.policy.map_or_else(Vec::new, |policy| policy.writable);
-    let writable = writable.iter().filter_map(|path| survey::expand(path, home.as_deref()));
+    let writable = writable.iter().filter_map(|path| expand_home(path, home.as_deref()));
     let roots = writable.chain([PathBuf::from(&created.workspace)]);
     let real = |path: PathBuf| std::fs::canonicalize(&path).unwrap_or(path);
     // A session that could write everywhere leaves nothing to be told apart.

@@ -174,7 +174,8 @@ async fn make(
             .await
             .map_err(|error| internal(&error.to_string()))??
     };
-    let half = NodeHalf::new(context.identity.epoch, prepared.log.facts().last_link);
+    let facts = prepared.log.facts();
+    let half = NodeHalf::new(facts.epoch, facts.last_link);
     let Prepared { log, keeper, launch, spec, made } = prepared;
     let link = match reach_keeper(keeper, half, launch).await {
         Ok(link) => link,

@@ -4,17 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass_journal::{OpenTurn, SessionFacts, SessionLog};
+use bytes::Bytes;
+use windlass_journal::{NewEvent, OpenTurn, SessionFacts, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::session::{FirstTurn, KeeperLoss, RecoveryFacts, WorkerFact};
 use windlass_lifecycle::{SessionEvent, SessionMachine};
-use windlass_protocol::event::EndReason;
+use windlass_protocol::event::{EndReason, EventKind};
 use windlass_protocol::link::FromKeeper;
-use windlass_protocol::{LinkSeq, SessionId, TurnNo};
+use windlass_protocol::{Epoch, LinkSeq, SessionId, TurnNo};
 
 use super::keeper_link::{Filled, KeeperLink};
 use super::receipts::WorkspaceFate;
 use super::start::{Spec, assemble, original_of};
+use crate::clock::now_ms;
 use crate::context::Context;
 use crate::keepers;
 use crate::session_dirs;
@@ -25,9 +27,11 @@ const BEGUN_WAIT: Duration = Duration::from_secs(2);
 /// Takes over a session of an earlier node. A keeper that is gone makes it end, with its receipt,
 /// unless it had not begun: then it never was, and may be asked for again.
 pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<(), String> {
-    let (log, recovered) =
+    let (mut log, recovered) =
         context.journal.open_session(id).map_err(|error| format!("journal: {error}"))?;
-    let half = || NodeHalf::new(context.identity.epoch, log.facts().last_link);
+    let epoch = raised_epoch(log.facts().epoch, context.identity.epoch);
+    let last_link = log.facts().last_link;
+    let half = || NodeHalf::new(epoch, last_link);
     let socket = keepers::socket_path(&context.config, id);
     if is_untouched(log.facts()) && !has_begun(&socket, half()).await {
         drop(log);
@@ -48,6 +52,7 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
         }
     };
     context.host.cgroups.keep(&spec.cgroups);
+    record_epoch(&mut log, epoch);
     match KeeperLink::open(socket.clone(), half(), None) {
         Ok(link) => {
             let (mut actor, handle) = assemble(context, machine, log, link, spec);
@@ -65,6 +70,23 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
         }
     }
     Ok(())
+}
+
+/// The epoch by which this node owns a session of an earlier node. It is above the epoch of every earlier owner: the
+/// journal has the last recorded epoch, and the start number of this node is above that of each node that was
+/// here before. The start number counts where the journal does not know the epoch, because an earlier release
+/// wrote it or the disk was full.
+fn raised_epoch(recorded: Epoch, node: Epoch) -> Epoch {
+    recorded.next().max(node)
+}
+
+/// Writes the epoch to the journal before the keeper hears of it.
+fn record_epoch(log: &mut SessionLog, epoch: Epoch) {
+    let kind = EventKind::TakenOver { epoch };
+    let event = NewEvent { at_ms: now_ms(), turn: None, link: None, kind, body: Bytes::new() };
+    if let Err(error) = log.append(vec![event]) {
+        tracing::warn!(session = %log.id(), %error, "cannot record the epoch; the node's start number fences");
+    }
 }
 
 /// Whether nothing is known of a session but that somebody asked for it.
@@ -144,4 +166,17 @@ fn end_without_keeper(
     let workspace = WorkspaceFate::of(&context.journal, original, made_at_ms, reason);
     let records = super::leaving::records_of_loss(id, &effects, workspace);
     log.append(records).map(|_| ()).map_err(|error| format!("journal: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_above_every_earlier_one() {
+        // (the journal's epoch, the node's start number, the epoch of the new owner)
+        for (recorded, node, raised) in [(1, 1, 2), (1, 2, 2), (0, 57, 57), (6, 2, 7), (3, 9, 9)] {
+            assert_eq!(raised_epoch(Epoch(recorded), Epoch(node)), Epoch(raised));
+        }
+    }
 }

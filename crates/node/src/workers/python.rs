@@ -30,8 +30,8 @@ macro_rules! embedded {
 
 /// The sandbox, for interpreters that confine themselves.
 const SANDBOX: Embedded = (
-    "windlass_worker/libwindlass_sandbox.so",
-    include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_sandbox.so")),
+    "windlass_worker/libwindlass_confine.so",
+    include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_confine.so")),
 );
 
 /// The worker's program.

@@ -10,7 +10,7 @@ mod self_test;
 
 use std::process::ExitCode;
 
-use windlass_node::sandbox::Machine;
+use windlass_confine::Machine;
 use windlass_protocol::confinement::Isolation;
 
 use self::report::{LevelTest, Report};

@@ -140,7 +140,7 @@ fn mcp_servers(args: &Args, config: &Config) -> anyhow::Result<Servers> {
     let named = args.mcp_config.clone().or_else(|| path_in(MCP_CONFIG));
     let file = match named {
         Some(file) => ConfigFile::Named(file),
-        None => ConfigFile::Usual(usual_mcp_config()),
+        None => ConfigFile::Default(usual_mcp_config()),
     };
     let (program, connect) = (config.program.clone(), connect(config)?);
     Ok(Servers::new(ServersOptions { config: file, program, connect }))

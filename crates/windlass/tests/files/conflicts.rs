@@ -1,17 +1,17 @@
 //! What is not as the client expects is left as it is, one file or many.
 
-use windlass_client::files::{Change, Expect};
+use windlass_client::files::{Expect, WriteBackChange};
 use windlass_client::protocol::ErrorCode;
 use windlass_testkit::run_ok;
 
 use crate::{Place, code};
 
-fn put(path: &str, content: impl Into<Vec<u8>>, expect: Expect) -> Change {
-    Change::Put { path: path.to_owned(), content: content.into().into(), expect }
+fn put(path: &str, content: impl Into<Vec<u8>>, expect: Expect) -> WriteBackChange {
+    WriteBackChange::Put { path: path.to_owned(), content: content.into().into(), expect }
 }
 
-fn delete(path: &str, expect: Expect) -> Change {
-    Change::Delete { path: path.to_owned(), expect }
+fn delete(path: &str, expect: Expect) -> WriteBackChange {
+    WriteBackChange::Delete { path: path.to_owned(), expect }
 }
 
 #[tokio::test]

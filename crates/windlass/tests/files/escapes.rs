@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use windlass_client::files::{Change, Expect};
+use windlass_client::files::{Expect, WriteBackChange};
 use windlass_client::protocol::ErrorCode;
 use windlass_client::protocol::api::FilesQuery;
 use windlass_testkit::{PATIENCE, run_ok, turn, turn_ended, within};
@@ -19,7 +19,7 @@ impl Place {
         let before = self.on_disk();
         assert_eq!(code(self.get(path).await), ErrorCode::PathRefused, "get {path}");
         assert_eq!(code(self.put(path, "x").await), ErrorCode::PathRefused, "put {path}");
-        let changes = vec![Change::Put {
+        let changes = vec![WriteBackChange::Put {
             path: path.to_owned(),
             content: "x".into(),
             expect: Expect::Anything,

@@ -1,7 +1,7 @@
 //! What is too much is refused by name, and leaves nothing behind.
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use windlass_client::files::{Change, Expect, FileContent};
+use windlass_client::files::{Expect, FileContent, WriteBackChange};
 use windlass_client::protocol::ErrorCode;
 use windlass_testkit::{PATIENCE, TestNode, within};
 
@@ -17,7 +17,7 @@ async fn a_file_over_the_policys_limit_is_refused() {
     let content = FileContent::reader(std::io::Cursor::new(large.clone().into_bytes()));
     let sent = place.client.put_file(&place.session, "large", content, &Expect::Anything).await;
     assert_eq!(code(sent), ErrorCode::MessageTooLarge);
-    let changes = vec![Change::Put {
+    let changes = vec![WriteBackChange::Put {
         path: "large".to_owned(),
         content: large.into(),
         expect: Expect::Anything,
@@ -30,8 +30,8 @@ async fn a_file_over_the_policys_limit_is_refused() {
 #[tokio::test]
 async fn a_write_back_has_at_most_ten_thousand_changes() {
     let place = Place::new().await;
-    let changes = |count: u32| -> Vec<Change> {
-        let put = |number: u32| Change::Put {
+    let changes = |count: u32| -> Vec<WriteBackChange> {
+        let put = |number: u32| WriteBackChange::Put {
             path: format!("{}/{number}", number % 100),
             content: number.to_string().into(),
             expect: Expect::Absent,
@@ -72,12 +72,16 @@ async fn a_full_disk_is_said_by_name_and_nothing_is_left_on_it() {
     client.put_file(&session, "old", "as it was", &anything).await.unwrap();
     let sent = client.put_file(&session, "old", vec![b'x'; 8_000_000], &anything).await;
     let files = vec![
-        Change::Put {
+        WriteBackChange::Put {
             path: "a/b".into(),
             content: vec![1; 1_000_000].into(),
             expect: anything.clone(),
         },
-        Change::Put { path: "old".into(), content: vec![1; 5_000_000].into(), expect: anything },
+        WriteBackChange::Put {
+            path: "old".into(),
+            content: vec![1; 5_000_000].into(),
+            expect: anything,
+        },
     ];
     let back = client.write_back(&session, files).await;
     let (left, old) = (everything(&disk), client.read_file(&session, "old").await);

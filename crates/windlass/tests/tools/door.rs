@@ -5,15 +5,15 @@ use windlass_client::protocol::api::{CloseQuery, StopSessions};
 use windlass_client::protocol::host::Declaration;
 use windlass_client::protocol::limits::{FRAME_BYTES_MAX, HOST_TOOLS_MAX};
 use windlass_client::protocol::{ErrorCode, Owner, frame};
-use windlass_client::tools::{Closed, HostMessage, Scope, ToolHost};
-use windlass_client::{Client, Remote, Token};
+use windlass_client::tools::{DisconnectReason, HostMessage, ToolHost, ToolScope};
+use windlass_client::{Client, RemoteNode, Token};
 use windlass_testkit::{PATIENCE, TestNode, within};
 
 use crate::socket::{BINARY, CLOSE, LAST, Socket, TEXT, head};
 use crate::{PROGRAM, start, start_session};
 
-fn owner() -> Scope {
-    Scope::Owner(Owner::parse("me").unwrap())
+fn owner() -> ToolScope {
+    ToolScope::Owner(Owner::parse("me").unwrap())
 }
 
 fn declaration(tools: Value) -> Declaration {
@@ -140,11 +140,11 @@ async fn only_a_session_that_lives_or_an_owner_can_be_attached_to() {
         let (answered, _) = Socket::ask(&socket, query, connection).await;
         assert_eq!(answered, status, "{query} {connection}");
     }
-    let scope = Scope::Session(session.clone());
+    let scope = ToolScope::Session(session.clone());
     let mut host = ToolHost::attach(&client, &scope).await.unwrap();
     client.close_session(&session, CloseQuery::default()).await.unwrap();
     match within(PATIENCE, host.next()).await {
-        HostMessage::Closed(Closed::ByNode { code: 1000, .. }) => {}
+        HostMessage::Closed(DisconnectReason::ByNode { code: 1000, .. }) => {}
         other => panic!("{other:?}"),
     }
     let ended = ToolHost::attach(&client, &scope).await.unwrap_err();
@@ -154,7 +154,7 @@ async fn only_a_session_that_lives_or_an_owner_can_be_attached_to() {
 #[tokio::test]
 async fn hosts_of_a_node_that_stops_are_told_to_look_for_the_next() {
     let (mut node, client, session) = start_session().await;
-    let scopes = [Scope::Session(session), owner()];
+    let scopes = [ToolScope::Session(session), owner()];
     let mut hosts = Vec::new();
     for scope in &scopes {
         hosts.push(ToolHost::attach(&client, scope).await.unwrap());
@@ -162,7 +162,7 @@ async fn hosts_of_a_node_that_stops_are_told_to_look_for_the_next() {
     node.stop(StopSessions::Keep).await.unwrap();
     for host in &mut hosts {
         match within(PATIENCE, host.next()).await {
-            HostMessage::Closed(Closed::ByNode { code: 1001, .. }) => {}
+            HostMessage::Closed(DisconnectReason::ByNode { code: 1001, .. }) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -183,7 +183,7 @@ async fn over_tcp_a_host_needs_the_nodes_token() {
         (Token::read(&node.dirs().token()).unwrap(), None),
     ];
     for (token, refused) in tokens {
-        let remote = Remote::new(&url, &token).unwrap();
+        let remote = RemoteNode::new(&url, &token).unwrap();
         let client = Client::connect_remote(remote, node.dirs().clone()).await.unwrap();
         match ToolHost::attach(&client, &owner()).await {
             Ok(mut host) => {

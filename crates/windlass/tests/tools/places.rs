@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use tokio::net::UnixStream;
 use windlass_client::protocol::Owner;
-use windlass_client::tools::{Scope, ToolHost};
+use windlass_client::tools::{ToolHost, ToolScope};
 use windlass_testkit::raw_http::{RawHttp, request};
 use windlass_testkit::{PATIENCE, TestNode, processes, within};
 
@@ -71,7 +71,7 @@ async fn where_hosts_have_all_places_the_next_client_waits_until_one_goes() {
 async fn a_node_that_goes_when_unused_stays_while_a_host_is_attached() {
     let mut node = TestNode::builder(PROGRAM).arg("--idle-exit").arg("1s").start().await.unwrap();
     let client = node.client().await.unwrap();
-    let scope = Scope::Owner(Owner::parse("me").unwrap());
+    let scope = ToolScope::Owner(Owner::parse("me").unwrap());
     let host = ToolHost::attach(&client, &scope).await.unwrap();
     let pid = node.pid();
     let gone = |wait| tokio::task::spawn_blocking(move || processes::wait_gone(pid, wait));

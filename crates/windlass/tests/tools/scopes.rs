@@ -4,7 +4,7 @@ use serde_json::json;
 use windlass_client::Client;
 use windlass_client::protocol::api::CreateSession;
 use windlass_client::protocol::{Owner, SessionId};
-use windlass_client::tools::Scope;
+use windlass_client::tools::ToolScope;
 use windlass_testkit::{Call, Offered, PATIENCE, TestNode, ToolHost, run_ok, within};
 
 use crate::{start, start_session};
@@ -24,7 +24,7 @@ async fn an_owners_tools_are_there_in_present_and_future_sessions_of_his_alone()
     let (node, client) = start().await;
     let [me, you] = ["me", "you"].map(|name| Owner::parse(name).unwrap());
     let present = session_of(&client, &me).await;
-    let scope = Scope::Owner(me.clone());
+    let scope = ToolScope::Owner(me.clone());
     let host = ToolHost::offer_to(&client, &scope, &["who"], saying("mine")).await.unwrap();
     let future = session_of(&client, &me).await;
     for session in [&present, &future] {

@@ -1,5 +1,5 @@
-"""Where a node is: at its unix socket, or behind its TCP door. Owns what each request must carry there,
-and whether a node may be started."""
+"""The address of a node: its unix socket or its TCP door. Owns the headers that each request needs
+there, and whether a node may be started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._dirs import Dirs, parse_token, read_token
 from ._errors import BadRequest, WindlassError, failed
 from ._start import ensure_node, find_program
 
-#: How long a node behind a TCP door may take to accept a connection, in seconds.
+#: How long a TCP connect may take, in seconds.
 CONNECT_WAIT = 10.0
 
 
@@ -25,7 +25,7 @@ class Address:
     host: str = ""
     port: int = 0
     token: str = field(default="", repr=False)
-    #: What starts a node that is absent; None where none may be started.
+    #: The program that starts an absent node; None if none was found.
     program: Optional[str] = None
     may_start: bool = False
 
@@ -45,7 +45,7 @@ class Address:
         return self.socket or f"{self.host}:{self.port}"
 
     def reach(self, cause: OSError) -> None:
-        """Starts the node that a connection was refused by, where that is allowed; blocks."""
+        """Starts the node after a refused connection, if that is allowed. Blocks."""
         absent = isinstance(cause, (FileNotFoundError, ConnectionRefusedError))
         if not absent or not self.may_start or self.dirs is None:
             raise self.unreachable(cause)
@@ -61,7 +61,7 @@ class Address:
 
 
 def find(url: Optional[str], token: Optional[str], start: bool) -> Address:
-    """The node that is named, or that the environment names, or this user's own."""
+    """The node that the arguments name, or the environment, or the user's own node."""
     url = url or os.environ.get("WINDLASS_URL")
     if not url:
         return Address(Dirs.from_env(), program=find_program(), may_start=start)
@@ -72,7 +72,7 @@ def find(url: Optional[str], token: Optional[str], start: bool) -> Address:
 
 
 def _authority(url: str) -> tuple[str, int]:
-    """Host and port of a plain URL. What it says is never repeated: it may hold a secret."""
+    """Host and port of a plain URL. An error never repeats the URL: it may hold a secret."""
     try:
         parts = urlsplit(url)
         plain = parts.scheme == "http" and parts.path in ("", "/") and not parts.query
@@ -83,7 +83,7 @@ def _authority(url: str) -> tuple[str, int]:
     raise BadRequest(
         "bad_url",
         "the node's address is not a plain URL such as http://127.0.0.1:8040",
-        "give what `windlass status` says on its machine",
+        "give the URL that `windlass status` prints on the node's machine",
     )
 
 

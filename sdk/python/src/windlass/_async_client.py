@@ -1,4 +1,4 @@
-"""The asynchronous client: `AsyncWindlass`, its sessions and their turns. As `_client`, awaited."""
+"""The asynchronous client: `AsyncWindlass`, its sessions and their turns. Works like `_client`."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ._host import ToolHost
 from ._results import OutputRange, TurnResult, input_of
 from ._tool import Function, Tool, tool
 from ._transport import Transport
-from ._wishes import PathText, PolicyWish, session_wish, turn_wish
+from ._request_bodies import PathText, PolicyArgument, session_body, turn_body
 
-#: How long a turn whose task was cancelled is waited for to take its interrupt, in seconds.
+#: How long to wait for the interrupt of a turn whose task was cancelled, in seconds.
 INTERRUPT_WAIT = 5.0
 
-#: Answers what code asks for: the prompt, and whether the answer is a secret.
+#: Answers the code's `input()`. Gets the prompt, and whether the answer is a secret.
 AsyncOnInput = Callable[[str, bool], Union[Optional[str], Awaitable[Optional[str]]]]
 
 
 class AsyncWindlass:
-    """A node, for `asyncio`: see `Windlass`. Nothing is asked before the first `await`."""
+    """A node, for `asyncio`; see `Windlass`. No request is sent before the first `await`."""
 
     def __init__(
         self, *, url: Optional[str] = None, token: Optional[str] = None, start: bool = True
     ) -> None:
         self._address = _address.find(url, token, start)
         self._transport = AsyncTransport(self._address)
-        #: For tool hosts, which have threads of their own.
+        #: For tool hosts, which use their own threads.
         self._blocking = Transport(self._address)
         self._transport.on_reached = self._tell_hosts
         self._hosts: list[ToolHost] = []
@@ -48,7 +48,7 @@ class AsyncWindlass:
         *,
         id: Optional[str] = None,
         workspace: Optional[PathText] = None,
-        policy: Optional[PolicyWish] = None,
+        policy: Optional[PolicyArgument] = None,
         interpreter: Optional[PathText] = None,
         env: Optional[Mapping[str, str]] = None,
         owner: Optional[str] = None,
@@ -59,7 +59,7 @@ class AsyncWindlass:
         deadline: Optional[float] = None,
     ) -> AsyncSession:
         """A new session; see `Windlass.session`. `async with await w.session() as s:` closes it."""
-        wish = session_wish(
+        body = session_body(
             id=id,
             workspace=workspace,
             policy=policy,
@@ -72,19 +72,19 @@ class AsyncWindlass:
             idle=idle,
             deadline=deadline,
         )
-        info = await self._transport.perform(calls.create(wish))
+        info = await self._transport.perform(calls.create(body))
         return AsyncSession(self, info, owned=True)
 
     async def attach(self, id: str) -> AsyncSession:
-        """A session that is there. Leaving its `async with` block does not end it."""
+        """An existing session. Leaving its `async with` block does not end it."""
         return AsyncSession(self, await self._transport.perform(calls.look(id)), owned=False)
 
     async def sessions(self, *, ended_too: bool = False) -> list[api.Session]:
-        """The live sessions, newest first, or all that the node remembers."""
+        """The live sessions, newest first; with `ended_too` all that the node remembers."""
         return await self._transport.perform(calls.sessions(ended_too))
 
     async def status(self) -> api.NodeStatus:
-        """The node as it is now."""
+        """The current state of the node."""
         return await self._transport.perform(calls.node_status())
 
     async def tools(self, *functions: Function, owner: str) -> ToolHost:
@@ -93,7 +93,7 @@ class AsyncWindlass:
         return await self._offer(self._new_host(owner=owner), *functions)
 
     async def close(self) -> None:
-        """Lets go of the node. Sessions go on."""
+        """Closes the connections to the node. Sessions continue."""
         for host in self._hosts:
             host.close()
         self._transport.close()
@@ -133,19 +133,19 @@ class AsyncSession:
         self._transport = client._transport
         self._owned = owned
         self._host: Optional[ToolHost] = None
-        #: Tools of decorators, which cannot wait: offered before the next turn.
+        #: Tools from decorators, which cannot wait: offered before the next turn.
         self._undeclared: list[Tool] = []
         self._seen: int = info["seq"]
         self.id: str = info["id"]
         #: The directory that the code works in.
         self.workspace: str = info["workspace"]
-        #: What a fork has left with the original; empty for a session that is none.
+        #: What a twin does not have from its original; empty for a session that is not a twin.
         self.not_carried: list[api.NotCarried] = []
         #: Threads and processes of the original from before the fork that could reach the twin.
         self.can_reach: list[api.CanReach] = []
         #: Directories that a fork's copy of the workspace does not have.
         self.left_out: list[api.LeftOutDirectory] = []
-        #: Its files, in and out.
+        #: Files in and out of the workspace.
         self.files = AsyncFiles(self._transport, self.id)
 
     async def run(
@@ -159,16 +159,16 @@ class AsyncSession:
         """Runs code and waits until it has ended; see `Session.run`. Cancelling the task interrupts the
         turn."""
         await self._declare()
-        wish = turn_wish(code, deadline, output_bytes_max, wait=calls.POLL_WAIT)
+        body = turn_body(code, deadline, output_bytes_max, wait=calls.POLL_WAIT)
         answer = on_input if on_input is not None else _no_input
         try:
-            first = await self._transport.perform(calls.submit(self.id, wish))
+            first = await self._transport.perform(calls.submit(self.id, body))
             turn = AsyncTurn(self._transport, self.id, first, self._seen)
             ended = await turn._settle(first, answer, None, output_bytes_max)
         except WindlassError:
             raise
         except BaseException:
-            await _interrupt_quietly(self._transport, self.id, str(wish["id"]))
+            await _interrupt_quietly(self._transport, self.id, str(body["id"]))
             raise
         result, seen = await self._transport.perform(calls.finished(ended, turn._after))
         self._seen = max(self._seen, seen)
@@ -178,8 +178,8 @@ class AsyncSession:
         """Starts a turn and returns at once."""
         await self._declare()
         after = (await self._transport.perform(calls.look(self.id)))["seq"]
-        wish = turn_wish(code, deadline, None, wait=0)
-        turn = await self._transport.perform(calls.submit(self.id, wish))
+        body = turn_body(code, deadline, None, wait=0)
+        turn = await self._transport.perform(calls.submit(self.id, body))
         return AsyncTurn(self._transport, self.id, turn, after)
 
     async def stream(
@@ -189,7 +189,7 @@ class AsyncSession:
         deadline: Optional[float] = None,
         on_input: Optional[AsyncOnInput] = None,
     ) -> AsyncIterator[events.Event]:
-        """Runs code and gives its events as they happen; see `Session.stream`."""
+        """Runs code and yields its events as they happen; see `Session.stream`."""
         turn = await self.submit(code, deadline=deadline)
         over = False
         try:
@@ -213,7 +213,7 @@ class AsyncSession:
         await self._transport.perform(calls.interrupt(self.id))
 
     async def fork(self, *, id: Optional[str] = None, copy_all: bool = False) -> AsyncSession:
-        """A twin of this session; see `Session.fork`."""
+        """Forks this session; see `Session.fork`."""
         forked = await self._transport.perform(calls.fork(self.id, id, copy_all))
         twin = AsyncSession(self._client, forked["session"], owned=True)
         twin.not_carried = forked["not_carried"]
@@ -226,11 +226,11 @@ class AsyncSession:
         return await self._transport.perform(calls.reset(self.id))
 
     async def info(self) -> api.Session:
-        """The session as it is now."""
+        """The current state of the session."""
         return await self._transport.perform(calls.look(self.id))
 
     def events(self, *, after: int = 0) -> AsyncEventStream:
-        """The session's events after one, as they happen, until it ends."""
+        """The session's events after the event `after`, as they happen, until it ends."""
         return AsyncEventStream(self._transport, Follower(self.id, after))
 
     async def output(
@@ -241,7 +241,7 @@ class AsyncSession:
         stop: Optional[int] = None,
         tail: Optional[int] = None,
     ) -> OutputRange:
-        """Raw output: a range of it or its tail, of the session or of one turn."""
+        """Raw output of the session or of one turn: a range or the tail."""
         return await self._transport.perform(calls.output(self.id, turn, start, stop, tail))
 
     async def search_output(
@@ -251,7 +251,7 @@ class AsyncSession:
         return await self._transport.perform(calls.search(self.id, query, turn, limit))
 
     async def egress(self) -> api.EgressLog:
-        """Which hosts the code reached for, and what was decided."""
+        """The hosts that the code tried to reach, and what was decided."""
         return await self._transport.perform(calls.egress(self.id))
 
     async def tools(self, *functions: Function) -> ToolHost:
@@ -262,8 +262,8 @@ class AsyncSession:
         return await self._client._offer(self._host, *functions)
 
     def tool(self, function: Any = None, **options: Any) -> Any:
-        """`@session.tool` or `@session.tool(name=..., ...)`: offers one function before the next turn,
-        and gives it back as it is."""
+        """`@session.tool` or `@session.tool(name=..., ...)`: offers one function before the next
+        turn, and returns it unchanged."""
         if function is not None:
             self._undeclared.append(tool(function, **options))
             return function
@@ -320,25 +320,25 @@ class AsyncTurn:
     async def wait(
         self, timeout: Optional[float] = None, *, on_input: Optional[AsyncOnInput] = None
     ) -> TurnResult:
-        """The turn once it has ended; see `Turn.wait`."""
+        """Waits until the turn has ended; see `Turn.wait`."""
         until = None if timeout is None else time.monotonic() + timeout
         ended = await self._settle(await self._look(0), on_input, until, None)
         return (await self._transport.perform(calls.finished(ended, self._after)))[0]
 
     async def look(self) -> api.Turn:
-        """The turn as it is now."""
+        """The current state of the turn."""
         return await self._look(0)
 
     async def interrupt(self) -> None:
-        """Stops it, if it runs or waits."""
+        """Stops the turn, if it runs or waits."""
         await self._transport.perform(calls.interrupt(self.session, self.id))
 
     async def input(self, text: Union[str, bytes, None]) -> None:
-        """Gives it a line of input; raw bytes as they are; None is the end of input."""
+        """Sends the turn a line of input. Bytes are sent unchanged; None is the end of input."""
         await self._transport.perform(calls.give_input(self.session, self.id, input_of(text)))
 
     def events(self) -> AsyncEventStream:
-        """Its events from the first on, up to its `TurnEnded`."""
+        """The turn's events, from the first to its `TurnEnded`."""
         return AsyncEventStream(self._transport, Follower(self.session, self._after, self.number))
 
     async def _look(self, wait: float, output_bytes_max: Optional[int] = None) -> api.Turn:
@@ -372,7 +372,7 @@ class AsyncTurn:
 
 
 class AsyncEventStream:
-    """Events as they happen. An async iterator, and a context manager that ends the following."""
+    """Events as they happen. An async iterator, and a context manager that closes the stream."""
 
     def __init__(self, transport: AsyncTransport, follower: Follower) -> None:
         self._transport = transport
@@ -382,7 +382,7 @@ class AsyncEventStream:
 
     @property
     def after(self) -> int:
-        """The last event that was seen; a new stream after it goes on from there."""
+        """The last event that was returned. A new stream after it continues from there."""
         return self._ready[0].seq - 1 if self._ready else self._follower.after
 
     def __aiter__(self) -> AsyncEventStream:
@@ -408,7 +408,8 @@ class AsyncEventStream:
         if data:
             self._ready.extend(self._follower.feed(data))
             return
-        # The node closed it: it stops, or nothing can follow. Asking tells which.
+        # The node closed the stream: it is stopping, or the session has ended. A page of events
+        # tells which.
         self.close()
         page = calls.events_page(self._follower.session, self._follower.after)
         self._ready.extend(self._follower.page(await self._transport.perform(page)))
@@ -432,12 +433,13 @@ async def _asked(on_input: AsyncOnInput, prompt: str, secret: bool) -> Optional[
 
 
 async def _interrupt_quietly(transport: AsyncTransport, session: str, turn: str) -> None:
-    """Also for a task that is being cancelled: the request goes out in a task of its own."""
+    """Interrupts a turn, also from a task that is being cancelled: the request runs in a separate
+    task."""
     asking = asyncio.ensure_future(transport.perform(calls.interrupt(session, turn)))
     try:
         await asyncio.wait_for(asyncio.shield(asking), INTERRUPT_WAIT)
     except (WindlassError, asyncio.TimeoutError):
-        pass  # It has ended, or its node is away: there is nobody to tell.
+        pass  # The turn has ended, or the node is not reachable.
 
 
 def _no_input(prompt: str, secret: bool) -> Optional[str]:

@@ -31,7 +31,7 @@ class AsyncFiles:
         return await self._transport.perform(calls.read(self._session, path, start, stop))
 
     async def get_into(self, path: str, file: BinaryIO) -> FileInfo:
-        """Copies a file of any size into an open one."""
+        """Copies a file of any size into an open file."""
         stream = await self._transport.stream(calls.reading(self._session, path, None, None))
         length = 0
         try:
@@ -47,7 +47,7 @@ class AsyncFiles:
     async def list(
         self, path: str = "", *, recursive: bool = False, limit: Optional[int] = None
     ) -> FileList:
-        """What a directory has, in order; at most `limit` of it."""
+        """The entries of a directory, in order; at most `limit`."""
         return await self._transport.perform(calls.listing(self._session, path, recursive, limit))
 
     async def delete(self, path: str, *, etag: Optional[str] = None) -> None:
@@ -59,7 +59,7 @@ class AsyncFiles:
         *,
         etags: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Any:
-        """Many changes at once, all or none; see `Files.write_back`."""
+        """Makes many changes, all or none; see `Files.write_back`."""
         return await self._transport.perform(calls.write_back(self._session, changes, etags or {}))
 
     async def watch(self, path: str = "") -> AsyncWatch:
@@ -98,7 +98,7 @@ class AsyncWatch:
             data = await stream.chunk()
         except Failure:
             stream.close()
-            # A new node knows nothing of what happened in between.
+            # A new node does not know what happened in between.
             await self._open()
             self._ready.append(FileChange("overflow", self._call[1]))
             return

@@ -1,5 +1,5 @@
-"""Sends requests over sockets, for `asyncio`. The same as `_transport`, which says the why; a request whose
-task is cancelled closes its connection."""
+"""Sends requests over sockets, for `asyncio`. Works like `_transport`, which explains the reasons.
+A request whose task is cancelled closes its connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class AsyncConnection:
-    """One connection. Whoever holds it is the only one who uses it."""
+    """One connection. Only its holder uses it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -34,7 +34,7 @@ class AsyncConnection:
         try:
             return AsyncConnection(*await asyncio.wait_for(connecting, CONNECT_WAIT))
         except asyncio.TimeoutError:
-            raise TimeoutError("it does not accept the connection") from None
+            raise TimeoutError("the node does not accept the connection") from None
 
     async def exchange(self, call: Call, address: Address) -> Head:
         """Sends the request and reads the head of the answer."""
@@ -42,7 +42,7 @@ class AsyncConnection:
         try:
             await self._send(call.head(address.introduction), call)
         except OSError as error:
-            # It may have been answered before it was whole: too long, or in conflict.
+            # The node may have answered before the request was complete: too long, or in conflict.
             try:
                 return await self._head(call)
             except Failure:
@@ -66,7 +66,8 @@ class AsyncConnection:
             parts.append(part)
             length += len(part)
             if length > ANSWER_BYTES_MAX:
-                raise Failure(call.bad(f"it is longer than {ANSWER_BYTES_MAX} bytes"), Again.NEVER)
+                cause = f"the answer is longer than {ANSWER_BYTES_MAX} bytes"
+                raise Failure(call.bad(cause), Again.NEVER)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @property
@@ -80,7 +81,7 @@ class AsyncConnection:
         try:
             self._writer.transport.abort()
         except RuntimeError:
-            pass  # Its event loop has ended, and the connection with it.
+            pass  # The event loop has ended, and the connection with it.
 
     async def _send(self, head: bytes, call: Call) -> None:
         if not callable(call.body):
@@ -114,7 +115,7 @@ class AsyncConnection:
 
 
 class AsyncStream:
-    """An answer's body as it comes, with the connection it comes on. Close it."""
+    """An answer's body as a stream, with its connection. Close it after use."""
 
     def __init__(self, connection: AsyncConnection, call: Call, head: Head) -> None:
         self.head = head
@@ -134,7 +135,7 @@ class AsyncStream:
 
 
 class AsyncTransport:
-    """A way to one node, with its idle connections. For the tasks of one event loop."""
+    """The connections to one node, for the tasks of one event loop."""
 
     def __init__(self, address: Address, retry_for: float = RETRY_FOR) -> None:
         self.address = address
@@ -142,18 +143,18 @@ class AsyncTransport:
         self._idle: deque[AsyncConnection] = deque()
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._closed = False
-        #: Told when a node was reached.
+        #: Called when a node was reached.
         self.on_reached: Callable[[], None] = _nothing
 
     async def connect(self) -> None:
-        """Connects once, so that a node that is not there is told of at once."""
+        """Connects once, so that an absent node is reported at once."""
         try:
             self._idle.append(await self._take())
         except Failure as failure:
             raise failure.error from None
 
     async def perform(self, flow: Flow[T]) -> T:
-        """Sends a flow's requests until it is done."""
+        """Sends the requests of a flow and returns its result."""
         try:
             call = next(flow)
             while True:
@@ -168,7 +169,7 @@ class AsyncTransport:
             return value
 
     async def call(self, call: Call) -> Answer:
-        """The answer, its body read."""
+        """Sends a request and reads the whole answer."""
 
         async def attempt() -> Answer:
             connection, head = await self._exchange(call)
@@ -183,7 +184,7 @@ class AsyncTransport:
         return await self._until_done(call, attempt)
 
     async def stream(self, call: Call) -> AsyncStream:
-        """The answer's body as it comes."""
+        """Sends a request and returns the answer's body as a stream."""
 
         async def attempt() -> AsyncStream:
             connection, head = await self._exchange(call)
@@ -207,11 +208,12 @@ class AsyncTransport:
                 pause = outage.pause_after(failure, call.repeat)
             except asyncio.TimeoutError:
                 raise call.late().error from None
-            # A node that is away announces nothing: time is what is waited for.
+            # An absent node does not announce its return, so wait for a while.
             await asyncio.sleep(pause)
 
     async def _exchange(self, call: Call) -> tuple[AsyncConnection, Head]:
-        """An answer of success, its head read; another one is a failure."""
+        """Sends a request and reads the head of a successful answer. Any other answer is a failure.
+        """
         connection = await self._take()
         try:
             head = await connection.exchange(call, self.address)
@@ -225,7 +227,7 @@ class AsyncTransport:
         raise calls.refused(call, head, body)
 
     async def _take(self) -> AsyncConnection:
-        """An idle connection that still works, the last used first, or a new one."""
+        """The most recently used idle connection that still works, or a new one."""
         if self._closed:
             raise RuntimeError("this AsyncWindlass is closed")
         loop = asyncio.get_running_loop()
@@ -263,4 +265,4 @@ class AsyncTransport:
 
 
 def _nothing() -> None:
-    """Nobody is told."""
+    """The default callback: does nothing."""

@@ -1,5 +1,5 @@
-"""Requests to the node, whoever sends them: one function for each endpoint, and when a failed request is
-sent again. Knows no socket: the synchronous and the asynchronous client both perform these."""
+"""Requests to the node: one function for each endpoint, and the rules for sending a failed request
+again. Knows no socket: the synchronous and the asynchronous client both perform these requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._results import DisplayResult, OutputRange, TurnResult, result_of
 API = "1.0"
 API_HEADER = "windlass-api"
 
-#: How long an answer may take beyond what the request itself lets it wait, in seconds.
+#: How long an answer may take, on top of the wait that the request itself allows, in seconds.
 ANSWER_WAIT = 30.0
 
 #: How long one request waits for a turn, in seconds.
@@ -31,26 +31,28 @@ POLL_WAIT = 30.0
 PAUSE_FIRST = 0.005
 PAUSE_MAX = 0.2
 
-#: An attempt that lasted so long had reached a node: its failure starts a new outage, in seconds.
+#: An attempt that lasted longer than this had reached a node: its failure starts a new outage, in
+#: seconds.
 OUTAGE_OVER = 1.0
 
 T = TypeVar("T")
 
-#: What a request sends: bytes, or a function that gives them piece by piece, anew for each attempt.
+#: The body of a request: bytes, or a function that yields them in pieces, called again for each
+#: attempt.
 Body = Union[bytes, Callable[[], Iterable[bytes]]]
 
 
 class Repeat(enum.Enum):
     """Whether a request may be sent again after a connection failed."""
 
-    #: The node does it once, however often it comes.
+    #: The node carries the request out once, however often it arrives.
     FREELY = enum.auto()
-    #: Only when it never left.
+    #: Send it again only if it never left.
     IF_NOT_SENT = enum.auto()
 
 
 class Again(enum.Enum):
-    """What a failed attempt allows."""
+    """Whether another attempt is safe after a failed one."""
 
     #: The node did nothing.
     SAFE = enum.auto()
@@ -60,7 +62,7 @@ class Again(enum.Enum):
 
 
 class Failure(Exception):
-    """A failed attempt: what to tell, and whether the node may have acted."""
+    """A failed attempt: the error for the caller, and whether the node may have acted."""
 
     def __init__(self, error: WindlassError, again: Again) -> None:
         super().__init__(error.message)
@@ -80,11 +82,12 @@ class Call:
     wait: float = ANSWER_WAIT
     headers: tuple[tuple[str, str], ...] = ()
     content_type: str = "application/json"
-    #: Times that it was sent or tried to.
+    #: Number of attempts so far.
     attempts: int = 0
 
     def head(self, introduction: Iterable[tuple[str, str]]) -> bytes:
-        """Its first bytes; `introduction` says who is asked, and with what right."""
+        """The head of the request; `introduction` holds the headers that name the node and
+        authorize the request."""
         headers = [*introduction, (API_HEADER, API), *self.headers]
         within = CURRENT.get()
         if within is not None:
@@ -99,7 +102,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """For messages: without the query, which may hold what was searched."""
+        """For messages: without the query, which may hold search text."""
         return f"{self.method} {self.path.partition('?')[0]}"
 
     def late(self) -> Failure:
@@ -111,22 +114,22 @@ class Call:
         return failed(
             "bad_answer",
             f"the node's answer to {self.name} cannot be understood: {cause}",
-            "see that a windlass node, and no other program, listens there",
+            "check that a windlass node, and not another program, listens there",
         )
 
 
 def lost(cause: object, again: Again = Again.IF_REPEATABLE) -> Failure:
-    """The connection failed after the request had left, or while it did."""
+    """The connection failed during or after the sending of the request."""
     error = failed(
         "connection_lost",
         f"the connection to the node ended before its answer came: {cause}",
-        "look at the session before you repeat the request: it may have been done",
+        "check the session before you repeat the request: the node may have carried it out",
     )
     return Failure(error, again)
 
 
 def check_version(head: Head) -> None:
-    said = head.headers.get(API_HEADER, "none that it names")
+    said = head.headers.get(API_HEADER, "an unnamed version")
     if said.partition(".")[0] != API.partition(".")[0]:
         error = failed(
             "version_mismatch",
@@ -138,11 +141,11 @@ def check_version(head: Head) -> None:
 
 
 def refused(call: Call, head: Head, body: bytes) -> Failure:
-    """The failure that an answer without success is."""
+    """The failure in an unsuccessful answer."""
     error = from_answer(head.status, body)
     if error is None:
-        return Failure(call.bad(f"status {head.status} without an error's JSON"), Again.NEVER)
-    # A node that is about to stop did nothing, and its successor may be on its way.
+        return Failure(call.bad(f"status {head.status} without a JSON error body"), Again.NEVER)
+    # A node that is stopping did nothing with the request, and its successor may start soon.
     return Failure(error, Again.SAFE if error.code == "shutting_down" else Again.NEVER)
 
 
@@ -156,7 +159,7 @@ class Outage:
     _pause: float = PAUSE_FIRST
 
     def pause_after(self, failure: Failure, repeat: Repeat) -> float:
-        """How long to wait before the next attempt; raises when there is to be none."""
+        """How long to wait before the next attempt; raises if there is no further attempt."""
         now = time.monotonic()
         if now - self._attempt_began > OUTAGE_OVER:
             self._failing_since, self._pause = None, PAUSE_FIRST
@@ -174,7 +177,7 @@ class Outage:
 
 @dataclass
 class Answer:
-    """An answer of success, its body read."""
+    """A successful answer with its whole body."""
 
     head: Head
     body: bytes
@@ -187,12 +190,12 @@ class Answer:
             raise self.call.bad(error) from None
 
 
-#: Requests one after the other, and what they come to.
+#: A generator that yields requests and returns their result.
 Flow = Generator[Call, Answer, T]
 
 
 def fresh_turn_id() -> str:
-    """An id for a turn that may then be submitted again safely."""
+    """A new turn id. A turn with an id can be submitted again safely."""
     return "t" + secrets.token_hex(12)
 
 
@@ -205,7 +208,7 @@ def post(path: str, body: object, repeat: Repeat, wait: float = 0.0) -> Call:
 
 
 def create(wanted: api.CreateSession) -> Flow[api.Session]:
-    """A name of this package's own making makes it safe to ask twice."""
+    """Creates a session. With an id that this package chose, sending the request twice is safe."""
     own_name = not wanted.get("id")
     if own_name:
         wanted["id"] = "s" + secrets.token_hex(6)
@@ -254,7 +257,8 @@ def reset(session: str) -> Flow[api.Session]:
 
 
 def interrupt(session: str, turn: Optional[str] = None) -> Flow[api.Turn]:
-    """One turn can be interrupted twice and no other is meant; the running one may be the next."""
+    """Interrupts a turn. A named turn may be interrupted twice. Without a name the request must not
+    be repeated: it could hit the next turn."""
     if turn is None:
         where, repeat = path("sessions", session, "interrupt"), Repeat.IF_NOT_SENT
     else:
@@ -287,8 +291,8 @@ def give_input(session: str, turn: str, given: api.TurnInput) -> Flow[api.Turn]:
 
 
 def finished(turn: api.Turn, after: int) -> Flow[tuple[TurnResult, int]]:
-    """An ended turn with its result and its displays. `after` is an event before the turn's output;
-    given back is one that is before the next turn's."""
+    """An ended turn with its result and its displays. `after` is an event before the turn's output.
+    The second returned value is an event before the next turn's output."""
     session = turn["session"]
     result = None
     if turn["output"]["bytes"] and turn.get("outcome") == "ok":
@@ -302,17 +306,19 @@ def finished(turn: api.Turn, after: int) -> Flow[tuple[TurnResult, int]]:
     return result_of(turn, result, tuple(displays)), after
 
 
-#: Events that are read to find a turn's result: at first as many as a small turn has, then twice as
-#: many, from the end of the session backwards.
+#: Number of events that are read to find a turn's result, from the end of the session backwards:
+#: first as many as a small turn has, then twice as many each time.
 RESULT_EVENTS_FIRST = 16
 RESULT_EVENTS_MAX = 1000
 
-#: Output up to this is read from the turn's start, where its result is most likely at hand.
+#: If a turn has at most this much output, its events are read from the turn's start, where the
+#: result is near.
 RESULT_NEAR_BYTES = 64 * 1024
 
 
 def _shown_result(session: str, turn: api.Turn, after: int) -> Flow[tuple[Optional[bytes], int]]:
-    """The value of the last expression: events of the stream `result`, the last of a turn."""
+    """The value of the last expression: the events of the stream `result`, which are the last ones
+    of a turn."""
     number = turn["number"]
     if turn["output"]["bytes"] <= RESULT_NEAR_BYTES:
         page = yield from events_page(session, after, RESULT_EVENTS_MAX)
@@ -347,7 +353,8 @@ def events_page(session: str, after: int, limit: Optional[int] = None) -> Flow[a
 
 
 def events_stream(session: str, after: int) -> Call:
-    """The answer is a stream. Both say the place: the header is what a proxy would repeat."""
+    """The answer is a stream. The query and the header name the same position: a proxy repeats the
+    header."""
     accept = (("accept", "text/event-stream"), ("last-event-id", str(after)))
     return Call("GET", path("sessions", session, "events", after=after), headers=accept)
 
@@ -372,7 +379,7 @@ def output(
             dropped=int(said["windlass-output-dropped"]),
         )
     except (KeyError, ValueError) as error:
-        raise answer.call.bad(f"a header is missing or no number: {error}") from None
+        raise answer.call.bad(f"a header is missing or not a number: {error}") from None
 
 
 def search(

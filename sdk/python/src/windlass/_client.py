@@ -18,17 +18,17 @@ from ._host import ToolHost
 from ._results import OutputRange, TurnResult, input_of
 from ._tool import Function, tool
 from ._transport import Stream, Transport
-from ._wishes import PathText, PolicyWish, session_wish, turn_wish
+from ._request_bodies import PathText, PolicyArgument, session_body, turn_body
 
-#: Answers what code asks for: the prompt, and whether the answer is a secret.
+#: Answers the code's `input()`. Gets the prompt, and whether the answer is a secret.
 OnInput = Callable[[str, bool], Optional[str]]
 
 
 class Windlass:
-    """A node: this user's own, started if there is none, or one behind a URL.
+    """A node: the user's own, started if none runs, or one behind a URL.
 
-    With `url` (or WINDLASS_URL) and `token` (or WINDLASS_TOKEN) it is the node behind that TCP door,
-    which is never started from here. `start=False` starts none at all.
+    With `url` (or WINDLASS_URL) and `token` (or WINDLASS_TOKEN) it is the node behind that TCP
+    door, which is never started from here. `start=False` never starts a node.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Windlass:
     ) -> None:
         self._transport = Transport(_address.find(url, token, start))
         self._hosts: list[ToolHost] = []
-        # Fails here, and not at the first use, when there is no node of this version.
+        # Fail here, and not at the first use, if no node of this version answers.
         self._transport.connect()
         self._transport.perform(calls.node_status())
 
@@ -45,7 +45,7 @@ class Windlass:
         *,
         id: Optional[str] = None,
         workspace: Optional[PathText] = None,
-        policy: Optional[PolicyWish] = None,
+        policy: Optional[PolicyArgument] = None,
         interpreter: Optional[PathText] = None,
         env: Optional[Mapping[str, str]] = None,
         owner: Optional[str] = None,
@@ -55,11 +55,11 @@ class Windlass:
         idle: Optional[float] = None,
         deadline: Optional[float] = None,
     ) -> Session:
-        """A new session. `policy` is a preset's name (`"read-only"`, `"workspace"`, `"open"`) or a
-        request in full; `owner` says whose tool hosts serve it. It ends after `idle` seconds without a
-        client and a turn (0: never), and its turns have `deadline` seconds where they do not say; the
-        node has defaults for both."""
-        wish = session_wish(
+        """Creates a session. `policy` is a preset's name (`"read-only"`, `"workspace"`, `"open"`)
+        or a full request. Tool hosts of `owner` serve the session. It ends after `idle` seconds
+        without a client and a turn (0: never). `deadline` is the default for its turns, in seconds.
+        The node has defaults for both."""
+        body = session_body(
             id=id,
             workspace=workspace,
             policy=policy,
@@ -72,19 +72,19 @@ class Windlass:
             idle=idle,
             deadline=deadline,
         )
-        info = self._transport.perform(calls.create(wish))
+        info = self._transport.perform(calls.create(body))
         return Session(self._transport, info, owned=True)
 
     def attach(self, id: str) -> Session:
-        """A session that is there. Leaving its `with` block does not end it."""
+        """An existing session. Leaving its `with` block does not end it."""
         return Session(self._transport, self._transport.perform(calls.look(id)), owned=False)
 
     def sessions(self, *, ended_too: bool = False) -> list[api.Session]:
-        """The live sessions, newest first, or all that the node remembers."""
+        """The live sessions, newest first; with `ended_too` all that the node remembers."""
         return self._transport.perform(calls.sessions(ended_too))
 
     def status(self) -> api.NodeStatus:
-        """The node as it is now."""
+        """The current state of the node."""
         return self._transport.perform(calls.node_status())
 
     def tools(self, *functions: Function, owner: str) -> ToolHost:
@@ -95,7 +95,7 @@ class Windlass:
         return host
 
     def close(self) -> None:
-        """Lets go of the node. Sessions go on."""
+        """Closes the connections to the node. Sessions continue."""
         for host in self._hosts:
             host.close()
         self._transport.close()
@@ -114,18 +114,18 @@ class Session:
         self._transport = transport
         self._owned = owned
         self._host: Optional[ToolHost] = None
-        #: An event that every later turn comes after.
+        #: An event that is before every later turn.
         self._seen: int = info["seq"]
         self.id: str = info["id"]
         #: The directory that the code works in.
         self.workspace: str = info["workspace"]
-        #: What a fork has left with the original; empty for a session that is none.
+        #: What a twin does not have from its original; empty for a session that is not a twin.
         self.not_carried: list[api.NotCarried] = []
         #: Threads and processes of the original from before the fork that could reach the twin.
         self.can_reach: list[api.CanReach] = []
         #: Directories that a fork's copy of the workspace does not have.
         self.left_out: list[api.LeftOutDirectory] = []
-        #: Its files, in and out.
+        #: Files in and out of the workspace.
         self.files = Files(transport, self.id)
 
     def run(
@@ -136,22 +136,22 @@ class Session:
         deadline: Optional[float] = None,
         output_bytes_max: Optional[int] = None,
     ) -> TurnResult:
-        """Runs code and waits until it has ended, however it does.
+        """Runs code and waits until it has ended, with any outcome.
 
-        `on_input(prompt, secret)` answers the code's `input()`; without it the code finds the end of
-        its input. `deadline` is in seconds, for the work. A wait that is broken off (Ctrl-C)
+        `on_input(prompt, secret)` answers the code's `input()`; without it the code finds the end
+        of its input. `deadline` is in seconds, for the run time. Breaking the wait off (Ctrl-C)
         interrupts the turn.
         """
-        wish = turn_wish(code, deadline, output_bytes_max, wait=calls.POLL_WAIT)
+        body = turn_body(code, deadline, output_bytes_max, wait=calls.POLL_WAIT)
         answer = on_input if on_input is not None else _no_input
         try:
-            first = self._transport.perform(calls.submit(self.id, wish))
+            first = self._transport.perform(calls.submit(self.id, body))
             turn = Turn(self._transport, self.id, first, self._seen)
             ended = turn._settle(first, answer, None, output_bytes_max)
         except WindlassError:
             raise
         except BaseException:
-            _interrupt_quietly(self._transport, self.id, str(wish["id"]))
+            _interrupt_quietly(self._transport, self.id, str(body["id"]))
             raise
         result, seen = self._transport.perform(calls.finished(ended, turn._after))
         self._seen = max(self._seen, seen)
@@ -160,16 +160,17 @@ class Session:
     def submit(self, code: str, *, deadline: Optional[float] = None) -> Turn:
         """Starts a turn and returns at once."""
         after = self._transport.perform(calls.look(self.id))["seq"]
-        wish = turn_wish(code, deadline, None, wait=0)
+        body = turn_body(code, deadline, None, wait=0)
         return Turn(
-            self._transport, self.id, self._transport.perform(calls.submit(self.id, wish)), after
+            self._transport, self.id, self._transport.perform(calls.submit(self.id, body)), after
         )
 
     def stream(
         self, code: str, *, deadline: Optional[float] = None, on_input: Optional[OnInput] = None
     ) -> Iterator[events.Event]:
-        """Runs code and gives its events as they happen, up to its `TurnEnded`. Restarts of the node
-        in between lose and double nothing. Leaving the loop early interrupts the turn."""
+        """Runs code and yields its events as they happen, up to its `TurnEnded`. A restart of the
+        node in between neither loses nor repeats an event. Leaving the loop early interrupts the
+        turn."""
         turn = self.submit(code, deadline=deadline)
         over = False
         try:
@@ -192,10 +193,10 @@ class Session:
         self._transport.perform(calls.interrupt(self.id))
 
     def fork(self, *, id: Optional[str] = None, copy_all: bool = False) -> Session:
-        """A twin of this session, which must be idle: a session with the same variables, in a copy
-        of the workspace. What it does not have (threads, sockets, ...) is in its `not_carried`.
-        Virtual environments, installed packages and caches are in its `left_out`; `copy_all` copies
-        them. The copy goes when the twin is closed."""
+        """Forks this session, which must be idle. The twin has the same variables, in a copy of the
+        workspace. `not_carried` of the twin lists what it does not have (threads, sockets, ...).
+        `left_out` lists virtual environments, installed packages and caches, which are copied only
+        with `copy_all`. Closing the twin removes the copy."""
         forked = self._transport.perform(calls.fork(self.id, id, copy_all))
         twin = Session(self._transport, forked["session"], owned=True)
         twin.not_carried = forked["not_carried"]
@@ -208,11 +209,11 @@ class Session:
         return self._transport.perform(calls.reset(self.id))
 
     def info(self) -> api.Session:
-        """The session as it is now."""
+        """The current state of the session."""
         return self._transport.perform(calls.look(self.id))
 
     def events(self, *, after: int = 0) -> EventStream:
-        """The session's events after one, as they happen, until it ends."""
+        """The session's events after the event `after`, as they happen, until it ends."""
         return EventStream(self._transport, Follower(self.id, after))
 
     def output(
@@ -223,7 +224,7 @@ class Session:
         stop: Optional[int] = None,
         tail: Optional[int] = None,
     ) -> OutputRange:
-        """Raw output: a range of it or its tail, of the session or of one turn."""
+        """Raw output of the session or of one turn: a range or the tail."""
         return self._transport.perform(calls.output(self.id, turn, start, stop, tail))
 
     def search_output(
@@ -233,7 +234,7 @@ class Session:
         return self._transport.perform(calls.search(self.id, query, turn, limit))
 
     def egress(self) -> api.EgressLog:
-        """Which hosts the code reached for, and what was decided."""
+        """The hosts that the code tried to reach, and what was decided."""
         return self._transport.perform(calls.egress(self.id))
 
     def tools(self, *functions: Function) -> ToolHost:
@@ -245,7 +246,7 @@ class Session:
 
     def tool(self, function: Any = None, **options: Any) -> Any:
         """`@session.tool` or `@session.tool(name=..., description=..., deadline=...)`: offers one
-        function, and gives it back as it is."""
+        function, and returns it unchanged."""
         if function is not None:
             self.tools(function)
             return function
@@ -301,26 +302,26 @@ class Turn:
     def wait(
         self, timeout: Optional[float] = None, *, on_input: Optional[OnInput] = None
     ) -> TurnResult:
-        """The turn once it has ended. Raises `Timeout` when that takes longer than `timeout` seconds
-        (the turn goes on), and `InputNeeded` when it asks and there is no `on_input`."""
+        """Waits until the turn has ended. Raises `Timeout` after `timeout` seconds (the turn
+        continues), and `InputNeeded` if the turn asks for input and there is no `on_input`."""
         until = None if timeout is None else time.monotonic() + timeout
         ended = self._settle(self._look(0), on_input, until, None)
         return self._transport.perform(calls.finished(ended, self._after))[0]
 
     def look(self) -> api.Turn:
-        """The turn as it is now."""
+        """The current state of the turn."""
         return self._look(0)
 
     def interrupt(self) -> None:
-        """Stops it, if it runs or waits."""
+        """Stops the turn, if it runs or waits."""
         self._transport.perform(calls.interrupt(self.session, self.id))
 
     def input(self, text: Union[str, bytes, None]) -> None:
-        """Gives it a line of input; raw bytes as they are; None is the end of input."""
+        """Sends the turn a line of input. Bytes are sent unchanged; None is the end of input."""
         self._transport.perform(calls.give_input(self.session, self.id, input_of(text)))
 
     def events(self) -> EventStream:
-        """Its events from the first on, up to its `TurnEnded`."""
+        """The turn's events, from the first to its `TurnEnded`."""
         return EventStream(self._transport, Follower(self.session, self._after, self.number))
 
     def _look(self, wait: float, output_bytes_max: Optional[int] = None) -> api.Turn:
@@ -353,7 +354,7 @@ class Turn:
 
 
 class EventStream:
-    """Events as they happen. An iterator, and a context manager that ends the following."""
+    """Events as they happen. An iterator, and a context manager that closes the stream."""
 
     def __init__(self, transport: Transport, follower: Follower) -> None:
         self._transport = transport
@@ -363,7 +364,7 @@ class EventStream:
 
     @property
     def after(self) -> int:
-        """The last event that was seen; a new stream after it goes on from there."""
+        """The last event that was returned. A new stream after it continues from there."""
         return self._ready[0].seq - 1 if self._ready else self._follower.after
 
     def __iter__(self) -> EventStream:
@@ -389,7 +390,8 @@ class EventStream:
         if data:
             self._ready.extend(self._follower.feed(data))
             return
-        # The node closed it: it stops, or nothing can follow. Asking tells which.
+        # The node closed the stream: it is stopping, or the session has ended. A page of events
+        # tells which.
         self.close()
         page = calls.events_page(self._follower.session, self._follower.after)
         self._ready.extend(self._follower.page(self._transport.perform(page)))
@@ -414,7 +416,7 @@ def _interrupt_quietly(transport: Transport, session: str, turn: str) -> None:
     try:
         transport.perform(calls.interrupt(session, turn))
     except WindlassError:
-        pass  # It has ended, or its node is away: there is nobody to tell.
+        pass  # The turn has ended, or the node is not reachable.
 
 
 def _no_input(prompt: str, secret: bool) -> Optional[str]:

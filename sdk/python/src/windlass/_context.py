@@ -1,4 +1,4 @@
-"""The tool call that the running code is in, if it is in one."""
+"""The current tool call of the running code, if there is one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ class ToolCall:
         self.name = name
         #: When the code stops waiting, by `time.monotonic()`.
         self.deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1000
-        #: Nobody waits for the answer any more: a long function should look at it now and then.
+        #: True when no code waits for the answer any more. A long function should check it from
+        #: time to time.
         self.cancelled = False
-        #: `interrupted`, `deadline`, `given_up`, `turn_over` or `connection_lost`, once it is.
+        #: `interrupted`, `deadline`, `given_up`, `turn_over` or `connection_lost`, once the call is
+        #: cancelled.
         self.cancel_reason: Optional[str] = None
 
     @property
@@ -33,12 +35,12 @@ class ToolCall:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Which call it is."""
+        """The key of the call."""
         return (self.session, self.turn, self.call)
 
     @property
     def within(self) -> str:
-        """Its name in the header `windlass-within`."""
+        """The value for the header `windlass-within`."""
         return f"{self.session}/{self.turn}/{self.call}"
 
     def __repr__(self) -> str:
@@ -49,8 +51,8 @@ CURRENT: ContextVar[Optional[ToolCall]] = ContextVar("windlass_tool_call", defau
 
 
 def current_call() -> ToolCall:
-    """The call that this code answers. Only inside of a tool's function."""
+    """The call that this code answers. Only inside a tool's function."""
     call = CURRENT.get()
     if call is None:
-        raise RuntimeError("there is no current call outside of a tool's function")
+        raise RuntimeError("there is no current call outside a tool's function")
     return call

@@ -1,6 +1,6 @@
 """The two directories that a node and its clients share, and the token of its TCP door.
 
-Owns where they are and that only their user can write them; never reads what a node keeps there.
+Owns where they are, and checks that only their user can write to them. Never reads a node's files.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _TOKEN = re.compile(r"[0-9a-fA-F]{64}")
 
 @dataclass(frozen=True)
 class Dirs:
-    """Where a node lives."""
+    """The directories of one node."""
 
-    #: Sockets and locks; may vanish with a reboot.
+    #: Sockets and locks; may vanish at a reboot.
     runtime: Path
-    #: Journal, log and token; stays.
+    #: Journal, log and token; survives a reboot.
     state: Path
 
     @staticmethod
@@ -63,19 +63,19 @@ class Dirs:
 
 
 def parse_token(text: str) -> str:
-    """A token that somebody was told. What it was is not repeated."""
+    """Checks a token that the caller passed. An error does not repeat it."""
     text = text.strip()
     if not _TOKEN.fullmatch(text):
         raise Unauthorized(
             "bad_token",
-            "the node's token is not one: it has 64 hexadecimal digits",
+            "the node's token is malformed: a token has 64 hexadecimal digits",
             "set WINDLASS_TOKEN to what `windlass token` prints",
         )
     return text
 
 
 def read_token(path: Path) -> str:
-    """The token of this user's own node, from a file that must be the user's alone."""
+    """The token of the user's own node, from a file that only the user may access."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             about = os.fstat(file.fileno())
@@ -89,16 +89,16 @@ def read_token(path: Path) -> str:
     if about.st_uid != os.geteuid() or about.st_mode & 0o077:
         raise Unauthorized(
             "bad_token",
-            f"the token file {path} is not its user's alone",
+            f"other users have access to the token file {path}",
             "make a new one with: windlass token --rotate",
         )
     return parse_token(text)
 
 
 def _choose(env: Mapping[str, str], uid: int) -> tuple[Path, Path]:
-    """The runtime and the state directory. Without XDG_RUNTIME_DIR, the place where it leads by
-    convention is tried before another one: programs started with a few variables only come to the
-    same node as everybody else."""
+    """The runtime and the state directory. Without XDG_RUNTIME_DIR, this function tries the
+    conventional `/run/user/UID` before `/tmp`, so that programs with only a few variables reach the
+    same node as all others."""
     usual = f"/run/user/{uid}"
     base = env.get("XDG_RUNTIME_DIR") or (usual if _is_own(usual, uid) else "")
     runtime = env.get("WINDLASS_RUNTIME_DIR") or (
@@ -112,7 +112,7 @@ def _choose(env: Mapping[str, str], uid: int) -> tuple[Path, Path]:
         state = f"{home}/.local/state/windlass"
     if not state:
         raise _bad(
-            "there is no place for the state: neither XDG_STATE_HOME nor HOME is set",
+            "no state directory: neither XDG_STATE_HOME nor HOME is set",
             "set HOME or WINDLASS_STATE_DIR",
         )
     return Path(runtime), Path(state)
@@ -127,14 +127,16 @@ def _is_own(path: str, uid: int) -> bool:
 
 
 def _own(path: Path, uid: int) -> Path:
-    """Makes `path` for its user alone, or checks that it is so."""
-    # A node started from here runs in another directory: a relative path would mean another place.
+    """Creates `path` with access for its user only, or checks an existing one."""
+    # A node that is started from here runs in another directory, where a relative path means
+    # another path.
     path = Path(os.path.abspath(path))
     try:
         for directory in [*reversed(path.parents), path]:
             if not directory.exists():
                 directory.mkdir(mode=0o700, exist_ok=True)
-        # The link itself is looked at too: in a shared /tmp somebody's link may lead anywhere.
+        # Check the symlink as well as its target: in a shared /tmp another user's symlink may lead
+        # anywhere.
         link, target = os.lstat(path), os.stat(path)
     except OSError as error:
         raise _bad(f"cannot create the directory {path}: {error.strerror}", _SET_THEM) from None

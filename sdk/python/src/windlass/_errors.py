@@ -1,6 +1,6 @@
-"""What can go wrong, each with a code that does not change, a message, and what to do about it.
+"""The errors of this package. Each has a stable code, a message and a remedy.
 
-Owns the classes and which code is which; never decides what is tried again.
+Owns the classes and the class of each code. Never decides what is retried.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class StartFailed(WindlassError):
 
 
 class ConnectionLost(WindlassError):
-    """The request left, the answer never came: whether it was done is not known."""
+    """The request left and no answer came. It is unknown whether the node carried it out."""
 
     codes = ("connection_lost",)
 
 
 class Timeout(WindlassError, TimeoutError):
-    """No answer within the time for it."""
+    """No answer within the time limit."""
 
     codes = ("timeout",)
 
@@ -82,13 +82,13 @@ class Unauthorized(WindlassError):
 
 
 class BadRequest(WindlassError):
-    """What was asked has the wrong form."""
+    """The request has the wrong form."""
 
     codes = ("bad_request", "message_too_large", "bad_url")
 
 
 class Overloaded(WindlassError):
-    """Too much waits already."""
+    """Too many requests wait already, or the node cannot take more now."""
 
     codes = ("overloaded", "shutting_down", "disk_full")
 
@@ -134,13 +134,13 @@ class FileMissing(WindlassError):
 
 
 class FileConflict(WindlassError):
-    """A file is not as the request says it must be. Nothing was written."""
+    """A file does not meet the request's condition. Nothing was written."""
 
     codes = ("file_conflict",)
 
 
 class PathRefused(WindlassError):
-    """The path leads out of the workspace, or to what is no plain file."""
+    """The path leads out of the workspace, or to something that is not a plain file."""
 
     codes = ("path_refused",)
 
@@ -192,7 +192,7 @@ def failed(
 
 
 def from_answer(status: int, body: bytes) -> Optional[WindlassError]:
-    """What a refusal of the node's says; nothing, if it is none of the node's."""
+    """The error in an answer; None if the answer is not an error of a node."""
     try:
         said = json.loads(body)
         return failed(

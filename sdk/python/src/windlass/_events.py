@@ -1,5 +1,5 @@
-"""What happens in a session, as typed events. Owns the classes and how they are made of the API's JSON;
-follows nothing (that is `_follow`)."""
+"""The events of a session, as typed objects. Owns the classes and their construction from the API's
+JSON. Does not follow events (`_follow` does)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from . import _api as api
 class Event:
     """One numbered fact of a session."""
 
-    #: Its place in the session; a stream can be resumed after it.
+    #: Its position in the session; a stream can be resumed after it.
     seq: int
-    #: When the node took it in: milliseconds since the Unix epoch.
+    #: When the node received it: milliseconds since the Unix epoch.
     at_ms: int
     #: The number of the turn it belongs to, if it does.
     turn: Optional[int]
-    #: The event as the node said it.
+    #: The event as the node sent it.
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
     @property
@@ -38,19 +38,19 @@ class TurnAccepted(Event):
 
 @dataclass(frozen=True)
 class Output(Event):
-    """What the code printed, showed as its result, or failed with."""
+    """Output of the code: printed text, its result, or a traceback."""
 
     stream: api.Stream
     data: bytes = field(repr=False)
-    #: The data as text; characters that were cut between two events are put together.
+    #: The data as text. A character that was split between two events is joined.
     text: str
-    #: Written by something that outlived its own turn.
+    #: Written by a thread or process that outlived its turn.
     background: bool = False
 
 
 @dataclass(frozen=True)
 class Display(Event):
-    """Rich output: a picture, a page, a table. Always whole."""
+    """Rich output: a picture, a page, a table. Always complete."""
 
     mime: str
     data: bytes = field(repr=False)
@@ -73,7 +73,7 @@ class StdinWait(Event):
 
 @dataclass(frozen=True)
 class InputTaken(Event):
-    """Input went to the code."""
+    """Input was sent to the code."""
 
     bytes: int
 
@@ -96,7 +96,7 @@ class ToolCalled(Event):
 
 @dataclass(frozen=True)
 class ToolCancelled(Event):
-    """The code has given a call up."""
+    """The code has cancelled a call."""
 
     call: int
 
@@ -168,7 +168,7 @@ class SessionEnded(Event):
 
 @dataclass(frozen=True)
 class OtherEvent(Event):
-    """An event without a class of its own; `kind` and `raw` say what it is."""
+    """An event of a kind that has no class here; see `kind` and `raw`."""
 
 
 def body_of(raw: Mapping[str, Any]) -> bytes:
@@ -179,7 +179,8 @@ def body_of(raw: Mapping[str, Any]) -> bytes:
 
 
 def make(raw: Mapping[str, Any], body: bytes, text: str) -> Event:
-    """The event of its class. `body` is all of what may have come in several events."""
+    """The event as its class. `body` is the complete body, which may have come in several events.
+    """
     common = (raw["seq"], raw["at_ms"], raw.get("turn"), raw)
     maker = _MAKERS.get(raw["kind"])
     return maker(common, raw, body, text) if maker else OtherEvent(*common)

@@ -1,4 +1,4 @@
-"""Requests for the files of a session's workspace, and what they answer. Knows no socket."""
+"""Requests for the files of a session's workspace, and their answers. Knows no socket."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ._frames import message
 from ._http import Head
 from ._http import path as api_path
 
-#: Bytes read of a file at once.
+#: Bytes per read of a file.
 READ_BYTES = 256 * 1024
 
-#: What can be written: bytes, text (as UTF-8), or a file opened for reading bytes.
+#: Content to write: bytes, text (as UTF-8), or a file opened for reading bytes.
 Content = Union[bytes, str, BinaryIO]
 
 
@@ -25,13 +25,13 @@ class FileInfo:
 
     path: str
     bytes: int
-    #: Changes with the content: give it back to write only over what you have seen.
+    #: Changes with the content. Pass it back to overwrite only the version that you have seen.
     etag: str
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What a directory has."""
+    """An entry of a directory."""
 
     path: str
     kind: Literal["file", "directory", "link", "other"]
@@ -41,7 +41,7 @@ class FileEntry:
 
 
 class FileList(list[FileEntry]):
-    """Entries; `more` says that there are others than these, past the limit."""
+    """Entries. `more` is True if the limit left entries out."""
 
     more: bool = False
 
@@ -62,7 +62,8 @@ class FileChange:
 
 @dataclass(frozen=True)
 class Write:
-    """One write of a write-back: only over what has this etag, or only where nothing is."""
+    """One write of a write-back: only over a file with this etag, or with `new` only where no file
+    is."""
 
     data: Content
     etag: Optional[str] = None
@@ -80,12 +81,12 @@ Change = Union[Content, Write, Delete, None]
 
 
 def where(session: str, path: str) -> str:
-    """A file's address: the slashes of its path are the address's."""
+    """The request path of a file. Its slashes stay slashes."""
     return f"{api_path('sessions', session, 'files')}/{quote(path.strip('/'), safe='/')}"
 
 
 def listing(session: str, path: str, recursive: bool, limit: Optional[int]) -> Flow[FileList]:
-    """Page by page, until it has all or as many as are wanted."""
+    """Lists page by page, up to the end or the limit."""
     entries = FileList()
     asked: dict[str, Any] = {"path": path or None, "recursive": True if recursive else None}
     while True:
@@ -119,7 +120,8 @@ def read(session: str, path: str, start: Optional[int], stop: Optional[int]) -> 
 def put(
     session: str, path: str, data: Content, etag: Optional[str], new: bool
 ) -> Flow[FileInfo]:
-    """Without a condition it may be sent twice, if the data can be."""
+    """Writes a file. Without a condition, and with data in memory, the request may be sent twice.
+    """
     body = data.encode() if isinstance(data, str) else data
     plain = isinstance(body, (bytes, bytearray, memoryview))
     free = plain and etag is None and not new
@@ -142,7 +144,8 @@ def delete(session: str, path: str, etag: Optional[str]) -> Flow[None]:
 def write_back(
     session: str, changes: Mapping[str, Change], etags: Mapping[str, Optional[str]]
 ) -> Flow[Any]:
-    """All of it or nothing. `etags` names what each path must be; None that nothing is there."""
+    """Makes all changes or none. `etags` holds the required etag of each path; None: the file must
+    not exist."""
 
     def body() -> Iterator[bytes]:
         for path, change in changes.items():
@@ -194,7 +197,7 @@ def _conditions(etag: Optional[str], new: bool) -> tuple[tuple[str, str], ...]:
 
 
 def etag_of(head: Head) -> str:
-    """The etag as the API's JSON says it; a header has it in quotes."""
+    """The etag as in the API's JSON, without the quotes of the header."""
     return head.headers.get("etag", "").strip('"')
 
 

@@ -21,8 +21,8 @@ class Files:
     def put(
         self, path: str, data: Content, *, etag: Optional[str] = None, new: bool = False
     ) -> FileInfo:
-        """Writes a file; its directories are made. With `etag` only over what has it, with `new` only
-        where nothing is: else `FileConflict`, and nothing is written."""
+        """Writes a file and creates its directories. With `etag` only over the file with that etag,
+        with `new` only where no file is. Otherwise it raises `FileConflict` and writes nothing."""
         return self._transport.perform(calls.put(self._session, path, data, etag, new))
 
     def get(
@@ -32,7 +32,7 @@ class Files:
         return self._transport.perform(calls.read(self._session, path, start, stop))
 
     def get_into(self, path: str, file: BinaryIO) -> FileInfo:
-        """Copies a file of any size into an open one."""
+        """Copies a file of any size into an open file."""
         stream = self._transport.stream(calls.reading(self._session, path, None, None))
         length = 0
         try:
@@ -48,7 +48,7 @@ class Files:
     def list(
         self, path: str = "", *, recursive: bool = False, limit: Optional[int] = None
     ) -> FileList:
-        """What a directory has, in order; at most `limit` of it."""
+        """The entries of a directory, in order; at most `limit`."""
         return self._transport.perform(calls.listing(self._session, path, recursive, limit))
 
     def delete(self, path: str, *, etag: Optional[str] = None) -> None:
@@ -60,8 +60,8 @@ class Files:
         *,
         etags: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Any:
-        """Many changes at once, all or none: a path's new content, or None to remove it. `etags` names
-        what each path must be (None: that nothing is there)."""
+        """Makes many changes, all or none: a path's new content, or None to delete the file.
+        `etags` holds the required etag of each path (None: the file must not exist)."""
         return self._transport.perform(calls.write_back(self._session, changes, etags or {}))
 
     def watch(self, path: str = "") -> Watch:
@@ -77,7 +77,7 @@ class Watch:
         self._call = (session, path)
         self._ready: list[FileChange] = []
         self._parser = Parser()
-        # Open before this returns: what happens next is seen.
+        # Open the stream before this returns, so that no later change is missed.
         self._stream: Optional[Stream] = self._open()
 
     def __iter__(self) -> Iterator[FileChange]:
@@ -101,7 +101,7 @@ class Watch:
             stream.close()
             if self._stream is None:
                 return  # Closed by another thread.
-            # A new node knows nothing of what happened in between.
+            # A new node does not know what happened in between.
             self._stream = self._open()
             self._ready.append(FileChange("overflow", self._call[1]))
             return

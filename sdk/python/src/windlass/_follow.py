@@ -1,6 +1,6 @@
 """Follows a session's events: each once, in order, over any number of connections.
 
-Owns the place that was reached and what is put together of several events; knows no socket.
+Owns the position in the stream, and joins bodies that come in several events. Knows no socket.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from . import _events as events
 from ._calls import Call, events_stream, lost
 from ._sse import EventTooLong, Parser
 
-#: Streams in a row that may end at once and without a new event before that is an error.
-FRUITLESS_MAX = 20
+#: Number of streams in a row that may end at once without a new event before that is an error.
+EMPTY_STREAMS_MAX = 20
 
-#: A stream that lasted so long was not fruitless, events or none, in seconds.
-FRUITFUL_AFTER = 1.0
+#: A stream that lasted longer than this does not count as empty, even without an event, in seconds.
+LONG_STREAM = 1.0
 
-#: Kinds whose bytes may come in several events, all but the last with `more`.
+#: Kinds whose body may come in several events; all but the last have `more`.
 _CONTINUED = ("turn_accepted", "display")
 
 
 class Follower:
-    """The state of one stream of events, of a session or of one turn of it."""
+    """The state of one event stream, of a session or of one of its turns."""
 
     def __init__(self, session: str, after: int, turn: Optional[int] = None) -> None:
         self.session = session
@@ -34,7 +34,7 @@ class Follower:
         #: No event follows.
         self.over = False
         self._turn = turn
-        self._fruitless = 0
+        self._empty_streams = 0
         self._opened = 0.0
         self._parser = Parser()
         #: Bodies of which more follows, by kind.
@@ -56,7 +56,8 @@ class Follower:
             raise events_stream(self.session, self.after).bad(error) from None
 
     def page(self, page: Mapping[str, Any]) -> Iterator[events.Event]:
-        """Events that were asked for after a stream was closed, to know whether more can come."""
+        """Takes a page of events after a stream was closed. The page tells whether more can come.
+        """
         for raw in page["events"]:
             yield from self._take(raw)
         if page["ended"]:
@@ -65,19 +66,20 @@ class Follower:
             self.cut("the node closed the stream")
 
     def cut(self, cause: object) -> None:
-        """The stream ended. A node that ends every one at once is not followed for ever."""
-        fruitful = time.monotonic() - self._opened > FRUITFUL_AFTER
-        self._fruitless = 0 if fruitful else self._fruitless + 1
-        if self._fruitless > FRUITLESS_MAX:
-            self._fruitless = 0
+        """The stream ended. Raises after too many empty streams, so that a faulty node is not
+        followed for ever."""
+        was_long = time.monotonic() - self._opened > LONG_STREAM
+        self._empty_streams = 0 if was_long else self._empty_streams + 1
+        if self._empty_streams > EMPTY_STREAMS_MAX:
+            self._empty_streams = 0
             raise lost(cause).error
 
     def _take(self, raw: Mapping[str, Any]) -> Iterator[events.Event]:
-        # A node may repeat what it is not sure we got.
+        # A node may repeat events that it is not sure we received.
         if self.over or raw["seq"] <= self.after:
             return
         self.after = raw["seq"]
-        self._fruitless = 0
+        self._empty_streams = 0
         kind = raw["kind"]
         body = events.body_of(raw)
         if kind in _CONTINUED:
@@ -94,7 +96,7 @@ class Follower:
     def _text(self, raw: Mapping[str, Any], body: bytes) -> str:
         if raw["kind"] != "output":
             return body.decode("utf-8", "replace")
-        # A character may be cut between two events.
+        # A character may be split between two events.
         key = (raw.get("turn"), raw["stream"])
         decoder = self._decoders.get(key)
         if decoder is None:

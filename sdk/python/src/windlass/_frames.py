@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Iterator, Mapping, Union
 #: A frame's bytes after its first length word.
 FRAME_BYTES_MAX = 256 * 1024
 
-#: Body bytes in one frame; with them there is always room for a header.
+#: Most body bytes in one frame; a header always fits beside them.
 CHUNK_BYTES_MAX = 196_604
 
 #: One message, all its frames together.
@@ -27,7 +27,7 @@ def frame_head(header: Mapping[str, Any], body_length: int) -> bytes:
 
 
 def message(header: Mapping[str, Any], body: Union[bytes, BinaryIO]) -> Iterator[bytes]:
-    """A message in as many frames as it needs, the body read piece by piece."""
+    """A message in as many frames as needed. The body is read piece by piece."""
     piece = _next(body, 0)
     at = len(piece)
     while True:
@@ -43,7 +43,7 @@ def message(header: Mapping[str, Any], body: Union[bytes, BinaryIO]) -> Iterator
 def _next(body: Union[bytes, BinaryIO], at: int) -> bytes:
     if isinstance(body, (bytes, bytearray, memoryview)):
         return bytes(body[at : at + CHUNK_BYTES_MAX])
-    # A file may give less than it is asked for; only its end ends it.
+    # A read may return less than requested; only an empty read is the end.
     parts: list[bytes] = []
     wanted = CHUNK_BYTES_MAX
     while wanted and (part := body.read(wanted)):

@@ -1,8 +1,8 @@
 """A tool host: offers functions to the code of sessions and answers its calls, over one WebSocket.
 
-The thread that reads a call runs it itself, while another one waits for the next: a call costs no hop
-between threads, and calls run at the same time. Async functions run as tasks of an event loop. After a
-loss of the node it connects and declares its tools again.
+The thread that reads a call also runs it, while another thread waits for the next call. So a call
+needs no hand-over between threads, and calls run at the same time. Async functions run as tasks of
+an event loop. After a lost connection the host connects and declares its tools again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ._link import Link
 from ._tool import Function, Tool, encode_error, encode_result, tool
 from ._transport import Connection, Transport
 
-#: Threads of one host, made as calls need them; one more call waits for one of them. One of them always
-#: listens, so that cancellations are heard.
+#: Most threads of one host, started when calls need them. Further calls wait for a thread. One
+#: thread always listens, so that cancellations are received.
 THREADS_MAX = 64
 
-#: Calls that wait for a thread; one more is refused as `overloaded`.
+#: Most calls that wait for a thread. Another call is refused as `overloaded`.
 WAITING_MAX = 4096
 
 #: How long the node may take to accept a declaration, in seconds.
@@ -39,7 +39,7 @@ DECLARE_WAIT = 30.0
 PAUSE_FIRST = 0.005
 PAUSE_MAX = 1.0
 
-#: Refusals after which it is of no use to connect again.
+#: Refusals after which a new connection does not help.
 _FINAL = frozenset(
     (
         "session_not_found",
@@ -58,7 +58,7 @@ _Key = tuple[str, int, int]
 
 @dataclass
 class _Job:
-    """A call that came, whole."""
+    """A call that has arrived completely."""
 
     tool: Tool
     call: ToolCall
@@ -67,7 +67,7 @@ class _Job:
 
 
 class ToolHost:
-    """Tools for one session, or for all sessions of an owner. Close it to take them back."""
+    """Tools for one session, or for all sessions of an owner. Closing it withdraws them."""
 
     def __init__(
         self,
@@ -85,15 +85,16 @@ class ToolHost:
         self._tools: dict[str, Tool] = {}
         self._link: Optional[Link] = None
         self._closed = False
-        #: Why it ended by itself, if it did.
+        #: Why the host ended by itself, if it did.
         self.error: Optional[WindlassError] = None
         #: Held by the thread that reads.
         self._reading = threading.Lock()
-        #: Guards the count of threads, of those that wait at a link, and the calls that wait.
+        #: Guards the number of threads, the number of threads that wait at a link, and the waiting
+        #: calls.
         self._state = threading.Lock()
         self._threads = 0
         self._waiting: deque[_Job] = deque()
-        #: Calls that are not answered, bodies of which more follows, and tasks that run.
+        #: Unanswered calls, bodies of which more follows, and running tasks.
         self._open: dict[_Key, ToolCall] = {}
         self._begun: dict[_Key, list[bytes]] = {}
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
@@ -108,11 +109,11 @@ class ToolHost:
 
     @property
     def names(self) -> list[str]:
-        """What is offered."""
+        """The names of the offered tools."""
         return sorted(self._tools)
 
     def offer(self, *functions: Function) -> None:
-        """Offers functions besides those it offers already; returns once code can call them."""
+        """Offers more functions; returns once code can call them."""
         offered = [tool(function) for function in functions]
         with self._declaring:
             if self._closed:
@@ -126,7 +127,7 @@ class ToolHost:
                 raise
 
     def close(self) -> None:
-        """Takes its tools back. Open calls fail at once in the code."""
+        """Withdraws the tools. Open calls fail at once in the code."""
         self._end(None)
         with self._transport.reached:
             self._transport.reached.notify_all()
@@ -156,7 +157,7 @@ class ToolHost:
                 try:
                     self._declare(self._link)
                 except OSError:
-                    pass  # Lost: who reads connects again, and declares all.
+                    pass  # Lost: the reading thread connects again and declares all tools.
             refusal = self._answers.get(timeout=DECLARE_WAIT)
         except queue.Empty:
             raise failed(
@@ -172,7 +173,7 @@ class ToolHost:
         link.send('{"kind":"tools"', memoryview(encode_result(said)))
 
     def _reconnect(self, lost: Link) -> None:
-        """Until a node is back: it is not started from here, since nobody asked for it."""
+        """Tries until a node is back. Does not start one, since no caller asked for it."""
         pause = PAUSE_FIRST
         while not self._closed:
             try:
@@ -186,7 +187,8 @@ class ToolHost:
                     self._end(failure.error)
             except OSError:
                 pass
-            # Whoever else reaches the node says so; else time is what is waited for.
+            # Another request that reaches the node notifies this condition; otherwise wait for the
+            # pause.
             with self._transport.reached:
                 if not self._closed:
                     self._transport.reached.wait(pause)
@@ -196,7 +198,7 @@ class ToolHost:
         with self._state:
             self._link = link
             over = self._closed
-        # The others still wait at the old one.
+        # The other threads still wait at the old connection.
         lost.end()
         lost.socket.dispose()
         if over:
@@ -236,7 +238,7 @@ class ToolHost:
             job = self._next_job(link, waiter)
             if job is not None:
                 self._run(job)
-                # Else it would live, with all it was given, until the next call.
+                # Otherwise the job and its arguments would stay in memory until the next call.
                 del job
         if waiter is not None:
             waiter.close()
@@ -246,10 +248,10 @@ class ToolHost:
                 self._link.socket.dispose()
 
     def _next_job(self, link: Link, waiter: select.epoll) -> Optional[_Job]:
-        """A call to run, once there is one; nothing when it is to be looked again."""
+        """Waits for a call to run; None if the caller must look again."""
         state = self._state
         with state:
-            # Somebody must listen at the link.
+            # One thread must listen at the link.
             if self._waiting and link.followers:
                 return self._waiting.popleft()
             link.followers += 1
@@ -273,11 +275,11 @@ class ToolHost:
                 return None
 
     def _read_job(self, link: Link) -> Optional[_Job]:
-        """Reads what has come, up to a call that this thread is to run."""
+        """Reads the available messages, up to a call that this thread must run."""
         while (frame := link.receive()) is not None:
             header, body = frame
             if header["kind"] != "tool_call":
-                self._take_word(header)
+                self._take_reply(header)
                 continue
             job = self._take_call(header, body, link)
             if job is None:
@@ -298,7 +300,7 @@ class ToolHost:
             return job
         return None
 
-    def _take_word(self, header: dict[str, Any]) -> None:
+    def _take_reply(self, header: dict[str, Any]) -> None:
         kind = header["kind"]
         if kind == "tool_cancel":
             self._cancel((header["session"], header["turn"], header["call"]), header["reason"])
@@ -323,9 +325,9 @@ class ToolHost:
         call = ToolCall(session, turn, number, name, header.get("deadline_ms"))
         known = self._tools.get(name)
         if known is None:
-            nobody = Tool(name, "", {}, _nobody, is_async=False)
+            unknown = Tool(name, "", {}, _unknown_tool, is_async=False)
             message = f"there is no tool {name} here"
-            self._refuse(_Job(nobody, call, body, link), "tool_not_found", message)
+            self._refuse(_Job(unknown, call, body, link), "tool_not_found", message)
             return None
         self._open[key] = call
         job = _Job(known, call, body, link)
@@ -364,11 +366,11 @@ class ToolHost:
 
     def _answer(self, job: _Job, ok: bool, body: memoryview) -> None:
         call = job.call
-        # Nobody waits for an answer to what was cancelled.
+        # A cancelled call needs no answer.
         if self._open.pop(call.key, None) is None:
             return
         if len(body) > MESSAGE_BYTES_MAX:
-            message = f"the result has {len(body)} bytes; {MESSAGE_BYTES_MAX} are the most"
+            message = f"the result has {len(body)} bytes; the limit is {MESSAGE_BYTES_MAX}"
             self._refuse(job, "message_too_large", message)
             return
         head = (
@@ -378,7 +380,7 @@ class ToolHost:
         try:
             job.link.send(head, body)
         except OSError:
-            pass  # The connection is lost, and with it whoever waited.
+            pass  # The connection is lost, so no code waits any more.
 
     def _refuse(self, job: _Job, code: str, message: str) -> None:
         self._open[job.call.key] = job.call
@@ -421,12 +423,12 @@ class ToolHost:
         if len(body) <= CHUNK_BYTES_MAX:
             self._answer(job, ok, body)
         else:
-            # A large answer may have to wait for the node; the loop must not.
+            # Sending a large answer may block; the event loop must not.
             await asyncio.get_running_loop().run_in_executor(None, self._answer, job, ok, body)
 
 
-def _nobody() -> None:
-    """Stands for a tool that is not there."""
+def _unknown_tool() -> None:
+    """Placeholder function of an unknown tool."""
 
 
 _background: Optional[asyncio.AbstractEventLoop] = None
@@ -434,7 +436,7 @@ _background_lock = threading.Lock()
 
 
 def _background_loop() -> asyncio.AbstractEventLoop:
-    """An event loop for async functions of the synchronous client, on a thread of its own."""
+    """An event loop on a separate thread, for async functions of the synchronous client."""
     global _background
     with _background_lock:
         if _background is None or _background.is_closed():

@@ -9,7 +9,7 @@ from urllib.parse import quote
 #: The longest head of an answer.
 HEAD_BYTES_MAX = 64 * 1024
 
-#: The largest answer that is read whole: any display or output range, with room.
+#: The largest answer that is read whole. Any display or output range fits.
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -31,7 +31,7 @@ class Head:
 
 @dataclass
 class AnswerParser:
-    """Takes bytes as they come; gives the head, then the body's bytes."""
+    """Takes bytes as they arrive; returns the head, then the body's bytes."""
 
     head: Optional[Head] = None
     #: The body is complete.
@@ -39,13 +39,13 @@ class AnswerParser:
     #: The connection can serve another request afterwards.
     reusable: bool = True
     _pending: bytearray = field(default_factory=bytearray)
-    #: Bytes that the body, or its current chunk, still has; None until the end of the connection.
+    #: Bytes left in the body or its current chunk; None if the body ends with the connection.
     _left: Optional[int] = 0
     _chunked: bool = False
     _in_chunk: bool = False
 
     def feed(self, data: bytes) -> None:
-        """More bytes; none means that the connection has ended."""
+        """Takes more bytes. An empty value means that the connection has ended."""
         if data:
             self._pending += data
         elif self.head is not None and self._left is None and not self._chunked:
@@ -56,7 +56,7 @@ class AnswerParser:
             self._read_head()
 
     def body(self) -> bytes:
-        """What has come of the body since the last call."""
+        """The bytes of the body since the last call."""
         if self.head is None or self.done:
             return b""
         if self._chunked:
@@ -69,7 +69,7 @@ class AnswerParser:
         return found
 
     def rest(self) -> bytes:
-        """What came after the head, where it is no HTTP any more."""
+        """The bytes after the head of an upgraded connection."""
         return self._take(len(self._pending))
 
     def _read_head(self) -> None:
@@ -123,7 +123,7 @@ class AnswerParser:
                 self._take(end + 2)
                 self._left, self._in_chunk = size, True
             else:
-                # No trailers come: the empty line ends it.
+                # A node sends no trailers: the empty line ends the body.
                 if len(self._pending) < end + 4:
                     return
                 self._take(end + 4)
@@ -145,7 +145,7 @@ def request_head(method: str, path: str, headers: Iterable[tuple[str, str]]) -> 
 
 
 def path(*parts: str, **query: object) -> str:
-    """`/v1/PARTS?QUERY`, escaped; what is None is left out."""
+    """`/v1/PARTS?QUERY`, escaped. Parameters that are None are left out."""
     whole = "/v1/" + "/".join(quote(part, safe="") for part in parts)
     asked = "&".join(
         f"{name.rstrip('_')}={quote(_said(value), safe='')}"

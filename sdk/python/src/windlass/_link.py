@@ -1,7 +1,7 @@
-"""One connection of a tool host to its node: how it is made, how threads wait at it, and its frames.
+"""One connection of a tool host to its node: the upgrade, how threads wait at it, and its frames.
 
-Every idle thread waits at the socket, and the kernel wakes exactly one of them for what comes: a call
-costs no word between threads, and while one thread runs a call another one hears the next.
+Every idle thread waits at the socket, and the kernel wakes exactly one of them for each event. So a
+call needs no message between threads, and while one thread runs a call another receives the next.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _ONE = select.EPOLLIN | select.EPOLLEXCLUSIVE
 
 
 class Link:
-    """A connection. One thread reads at a time; who is to is the host's to say."""
+    """A connection. One thread reads at a time; the host decides which."""
 
     def __init__(self, transport: Transport, path: str, connection: Connection) -> None:
         self.socket = _upgraded(transport, path, connection)
-        #: Threads that wait here; guarded by the host.
+        #: Number of threads that wait here; guarded by the host.
         self.followers = 0
-        #: Counts messages that were read along with others: each wakes one thread.
+        #: Counts messages that one read returned together; each wakes one thread.
         self._more = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
-        #: Set once the connection is over: wakes all.
+        #: Set when the connection has ended: wakes all threads.
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def waiter(self) -> select.epoll:
-        """What a thread waits at this connection with; its own."""
+        """The epoll object by which one thread waits at this connection."""
         waiter = select.epoll()
         waiter.register(self.socket.fileno(), _ONE)
         waiter.register(self._more, _ONE)
@@ -41,21 +41,21 @@ class Link:
         return waiter
 
     def wait(self, waiter: select.epoll) -> bool:
-        """Until there may be something to read, or the connection is over. Says whether it is the
-        socket that has it: nobody else is told of those bytes."""
+        """Waits until there may be something to read or the connection has ended. Returns True if
+        the socket has bytes: no other thread was woken for them."""
         by_socket = False
         for descriptor, _ in waiter.poll():
             if descriptor == self._more:
                 try:
                     os.eventfd_read(self._more)
                 except BlockingIOError:
-                    pass  # Another one was quicker.
+                    pass  # Another thread was faster.
             elif descriptor != self._over:
                 by_socket = True
         return by_socket
 
     def receive(self) -> Optional[tuple[dict[str, Any], bytes]]:
-        """The next frame's header and body; None when none has come."""
+        """The next frame's header and body; None if none has arrived."""
         frame = self.socket.receive()
         if frame is None:
             return None
@@ -65,12 +65,14 @@ class Link:
         return decode(str(frame[8 : 8 + length], "utf-8")), bytes(frame[8 + length :])
 
     def leave(self) -> None:
-        """The reader goes: another one is woken for what was read along, or was to be read."""
+        """The reader stops reading. Wakes another thread for messages that are already read or
+        still to read."""
         if self.socket.has_more:
             os.eventfd_write(self._more, 1)
 
     def send(self, head: str, body: memoryview) -> None:
-        """A message in as many frames as it needs; `head` is its header without the closing brace."""
+        """Sends a message in as many frames as needed. `head` is its header without the closing
+        brace."""
         at = 0
         while True:
             piece = body[at : at + CHUNK_BYTES_MAX]
@@ -82,7 +84,7 @@ class Link:
                 return
 
     def end(self) -> None:
-        """Ends the connection and wakes whoever waits at it."""
+        """Ends the connection and wakes the threads that wait at it."""
         self.socket.close()
         os.eventfd_write(self._over, 1)
 
@@ -100,7 +102,7 @@ def _upgraded(transport: Transport, path: str, connection: Connection) -> WebSoc
         if head.status != 101:
             raise calls.refused(call, head, connection.collect(call))
         if not is_upgraded(head, key):
-            raise Failure(call.bad("it is no WebSocket"), calls.Again.NEVER)
+            raise Failure(call.bad("the answer does not upgrade to a WebSocket"), calls.Again.NEVER)
         connection.wait_at_most(0)
     except BaseException:
         connection.close()

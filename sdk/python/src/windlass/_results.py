@@ -1,4 +1,4 @@
-"""What a turn came to, and other answers, as plain objects: nothing here asks the node for more."""
+"""Results of turns and other answers, as plain objects. Nothing here sends a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TurnError:
 
 @dataclass(frozen=True)
 class DisplayResult:
-    """Rich output of a turn, whole."""
+    """Rich output of a turn, complete."""
 
     mime: str
     data: bytes = field(repr=False)
@@ -43,7 +43,7 @@ class TurnResult:
     id: str
     number: int
     outcome: api.Outcome
-    #: All that was printed and shown, in order; head and tail of it where it is long.
+    #: All printed and shown text, in order. Long output is cut in the middle.
     output: str
     #: The value of the last expression as a REPL shows it; None if there was none.
     result: Optional[str] = None
@@ -52,10 +52,10 @@ class TurnResult:
     #: Bytes of output in all, and how many of them are not in `output`.
     output_bytes: int = 0
     omitted_bytes: int = 0
-    #: What the turn cost, and what a loss cost.
+    #: Resources that the turn used, and what was lost with it.
     usage: Optional[api.Usage] = field(default=None, repr=False)
     receipt: Optional[api.Receipt] = None
-    #: The turn as the node said it.
+    #: The turn as the node sent it.
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -79,10 +79,10 @@ class OutputRange:
     """A range of raw output."""
 
     data: bytes = field(repr=False)
-    #: Where it begins, and where to read on.
+    #: Where the range begins, and where to continue reading.
     start: int
     next: int
-    #: Bytes of output in all, and bytes that were not kept.
+    #: Bytes of output in all, and bytes that the node did not keep.
     total: int
     dropped: int
 
@@ -94,7 +94,7 @@ class OutputRange:
 def result_of(
     turn: api.Turn, result: Optional[bytes], displays: tuple[DisplayResult, ...]
 ) -> TurnResult:
-    """An ended turn, with what was read besides."""
+    """The result of an ended turn, with its value and its displays."""
     said = turn.get("error")
     error = TurnError(said["name"], said["message"], said.get("code")) if said else None
     view = turn["output"]
@@ -117,7 +117,7 @@ def result_of(
 
 
 def input_of(text: str | bytes | None) -> api.TurnInput:
-    """An answer to a turn: a line of text, raw bytes as they are, or the end of input."""
+    """Input for a turn: a line of text, unchanged bytes, or the end of input."""
     if text is None:
         return {"eof": True}
     if isinstance(text, bytes):

@@ -1,5 +1,5 @@
-"""JSON schemas of type hints, and values back from JSON: for each type what a caller may send and how it
-becomes what the function expects. Knows no function and no tool."""
+"""JSON schemas of type hints, and the conversion of JSON values to these types. Knows no function
+and no tool."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from typing import Any, Callable, Literal, Union
 
 Schema = dict[str, Any]
 
-#: Takes a JSON value and where it stands; gives what the function expects.
+#: Takes a JSON value and its path; returns the value that the function expects.
 Convert = Callable[[Any, str], Any]
 
-#: Types within each other that are followed.
+#: Most levels of nested types.
 DEPTH_MAX = 64
 
 
 class ArgumentError(ValueError):
-    """An argument is not what the tool takes."""
+    """An argument does not match the tool's schema."""
 
 
 class SchemaError(TypeError):
-    """A type hint that JSON cannot say."""
+    """A type hint that has no JSON schema."""
 
 
 class Builder:
-    """Makes schemas and conversions; types that contain themselves are defined once and referred to."""
+    """Makes schemas and conversions. A type that contains itself is defined once and referenced."""
 
     def __init__(self, names: dict[str, Any]) -> None:
-        #: What names in hints mean, where they are still text.
+        #: The namespace for hints that are still text.
         self._names = names
         self.definitions: dict[str, Schema] = {}
-        #: Types on the way, and those of them that were met again.
+        #: Types that are being built, and the names of those that were met again.
         self._open: dict[Any, str] = {}
         self._converts: dict[Any, Convert] = {}
 
     def build(self, hint: Any) -> tuple[Schema, Convert]:
         if isinstance(hint, (str, typing.ForwardRef)):
-            # Inside of `list["Name"]` the oldest Python that is served leaves it so.
+            # Inside `list["Name"]` the oldest supported Python leaves the name as text.
             text = hint if isinstance(hint, str) else hint.__forward_arg__
             return self.build(eval(text, self._names))
         if hint in (Any, object) or isinstance(hint, typing.TypeVar):
@@ -104,7 +104,7 @@ class Builder:
         def convert(value: Any, where: str) -> Any:
             faults = []
             for (_, attempt), arg in zip(built, args):
-                # 1 is a float too, and True an int: a choice of exactly its type goes first.
+                # 1 is also a float, and True an int, so an exact type match goes first.
                 if type(value) is arg:
                     return attempt(value, where)
             for _, attempt in built:
@@ -153,7 +153,7 @@ class Builder:
     def _object(self, hint: Any) -> tuple[Schema, Convert]:
         name: str = hint.__name__
         if hint in self._open:
-            # It contains itself.
+            # The type contains itself.
             self._open[hint] = name
             self.definitions.setdefault(name, {})
             return {"$ref": f"#/$defs/{name}"}, lambda v, w: self._converts[hint](v, w)
@@ -189,7 +189,7 @@ class Builder:
             "additionalProperties": False,
         }
         doc = hint.__doc__ or ""
-        # A dataclass without a docstring gets its signature for one.
+        # A dataclass without a docstring has its signature as one.
         if doc and not doc.startswith(f"{hint.__name__}("):
             schema["description"] = doc.strip()
         converts = {name: convert for name, (_, convert) in built.items()}
@@ -199,7 +199,7 @@ class Builder:
 def take_fields(
     value: Any, where: str, converts: dict[str, Convert], required: typing.Sequence[str]
 ) -> dict[str, Any]:
-    """The fields of a JSON object, converted; none missing, none unknown."""
+    """The converted fields of a JSON object. Raises if one is missing or unknown."""
     if not isinstance(value, dict):
         raise _wrong(where, "an object", value)
     missing = [name for name in required if name not in value]
@@ -215,7 +215,7 @@ def take_fields(
 
 
 def to_json(value: Any) -> Any:
-    """What JSON has no word for, said with those it has."""
+    """Converts a value that JSON cannot represent directly."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -234,7 +234,7 @@ def to_json(value: Any) -> Any:
 
 
 def default_of(value: Any) -> tuple[bool, Any]:
-    """Whether JSON can say a default, and how."""
+    """Whether JSON can represent a default, and its JSON value."""
     try:
         return True, json.loads(json.dumps(value, default=to_json, allow_nan=False))
     except (TypeError, ValueError):
@@ -300,7 +300,7 @@ def _member(kind: type[enum.Enum]) -> Convert:
 
 
 def _model(kind: Any) -> tuple[Schema, Convert]:
-    """A class of a validating library, by what it can do: nothing of it is imported."""
+    """A class of a validation library, recognised by its methods; the library is not imported."""
 
     def convert(value: Any, where: str) -> Any:
         try:
@@ -323,7 +323,8 @@ def _wrong(where: str, wanted: str, value: Any) -> ArgumentError:
 
 
 def _likeliest(faults: list[str], where: str) -> str:
-    """Of what the choices of a union say: the one that got deepest, or all of them."""
+    """The most useful error of a union's choices: the one from the deepest level, or all of them.
+    """
     deeper = [fault for fault in faults if not fault.startswith(f"{where} must be")]
     return deeper[0] if len(deeper) == 1 else "; or ".join(faults)
 
@@ -337,7 +338,7 @@ def _names(names: list[str]) -> str:
     return f"{'argument' if len(names) == 1 else 'arguments'} {listed}"
 
 
-#: `Required` and `NotRequired`, which the oldest Python that is served does not have.
+#: `Required` and `NotRequired`, which the oldest supported Python does not have.
 _FIELD_MARKS = tuple(
     getattr(typing, name) for name in ("Required", "NotRequired") if hasattr(typing, name)
 )

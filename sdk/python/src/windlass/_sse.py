@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-#: The longest unfinished event; a longer one is no event of a node's.
+#: The longest unfinished event. No node sends a longer one.
 EVENT_BYTES_MAX = 8 * 1024 * 1024
 
 
@@ -13,11 +13,11 @@ class EventTooLong(Exception):
 
 
 class Parser:
-    """Takes a stream in any pieces."""
+    """Parses a stream that arrives in any pieces."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
-        #: How much of it is known to hold no line end.
+        #: Bytes at its start that hold no line end.
         self._searched = 0
         self._data: list[bytes] = []
 

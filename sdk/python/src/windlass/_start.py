@@ -1,6 +1,6 @@
-"""Starts a node: at most one per runtime directory, whoever asks first.
+"""Starts a node, at most one per runtime directory.
 
-Owns the start lock and the node's first word; never kills a node that is ready, never waits by polling.
+Owns the start lock and reads the node's first line. Never kills a node that is ready.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READY_WAIT = 30.0
 #: The longest first line of a node.
 READY_LINE_BYTES_MAX = 64 * 1024
 
-#: A log past this is put aside when the next node starts; one such is kept.
+#: A longer log is renamed when the next node starts. One renamed log is kept.
 LOG_BYTES_MAX = 8 * 1024 * 1024
 
 #: Bytes of the log's end that a failure shows.
@@ -43,11 +43,12 @@ PAUSE_FIRST = 0.005
 PAUSE_MAX = 0.2
 RETRY_FOR = 10.0
 
-_FOREGROUND = "see what it says with: windlass node --foreground"
+_FOREGROUND = "run the node in the foreground to see its messages: windlass node --foreground"
 
 
 def find_program() -> Optional[str]:
-    """The `windlass` program: WINDLASS_BIN, the one that came with this package, or the one on PATH."""
+    """The `windlass` program: WINDLASS_BIN, the one that came with this package, or the one on
+    PATH."""
     named = os.environ.get("WINDLASS_BIN")
     if named:
         return named
@@ -60,9 +61,9 @@ def find_program() -> Optional[str]:
 
 
 def ensure_node(dirs: Dirs, program: Optional[str]) -> None:
-    """Returns once a node listens, started here if need be."""
+    """Returns once a node listens. Starts one if needed."""
     with _start_lock(dirs):
-        # Whoever had the lock before us has probably started it.
+        # The previous holder of the lock has probably started the node.
         if _listens(dirs):
             return
         if program is None:
@@ -74,14 +75,16 @@ def ensure_node(dirs: Dirs, program: Optional[str]) -> None:
         try:
             _launch(dirs, program)
         except WindlassError as error:
-            # One that somebody started by hand is on its way up, or the last on its way down.
+            # Another node is starting or stopping at this moment: a user may have started it by
+            # hand.
             if error.code != "already_running":
                 raise
         _await_socket(dirs)
 
 
 def _await_socket(dirs: Dirs) -> None:
-    """A socket that somebody else's node is about to make announces nothing: it is tried."""
+    """Waits until the socket of another client's node accepts connections. Polls, since nothing
+    announces it."""
     until, pause = time.monotonic() + RETRY_FOR, PAUSE_FIRST
     while not _listens(dirs) and time.monotonic() + pause < until:
         time.sleep(pause)
@@ -105,7 +108,8 @@ def _start_lock(dirs: Dirs) -> Iterator[None]:
     state = {"given_up": False}
 
     def wait() -> None:
-        # A blocking wait on a thread of its own; after one that was given up it only lets go again.
+        # Blocks in a separate thread. After an abandoned wait the thread only releases the lock
+        # again.
         cause: Optional[OSError] = None
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -128,7 +132,7 @@ def _start_lock(dirs: Dirs) -> Iterator[None]:
         if isinstance(error, queue.Empty):
             raise _failed(
                 f"another client has been starting the node for over {LOCK_WAIT:.0f} s",
-                f"find out who holds it with: fuser {path}",
+                f"find the process that holds the lock with: fuser {path}",
             ) from None
         raise
     try:
@@ -140,7 +144,7 @@ def _start_lock(dirs: Dirs) -> Iterator[None]:
 
 
 def _launch(dirs: Dirs, program: str) -> None:
-    """Runs `program node` and waits for its first word."""
+    """Runs `program node` and waits for its first line."""
     child = _spawn(dirs, program)
     assert child.stdout is not None
     try:
@@ -164,27 +168,27 @@ def _launch(dirs: Dirs, program: str) -> None:
                 _FOREGROUND,
             )
     except BaseException:
-        # Nothing that never became ready may stay behind.
+        # Do not leave a node behind that never became ready.
         child.kill()
         child.wait()
         raise
     finally:
         child.stdout.close()
-    # A thread waits for its end, so that it never stays a zombie.
+    # A thread reaps the node, so that it never stays a zombie.
     threading.Thread(target=child.wait, name="windlass-node-reaper", daemon=True).start()
 
 
 def _spawn(dirs: Dirs, program: str) -> subprocess.Popen[bytes]:
     env = {**os.environ, "WINDLASS_RUNTIME_DIR": str(dirs.runtime)}
     env["WINDLASS_STATE_DIR"] = str(dirs.state)
-    # A secret of the client's: the node has its own, in a file.
+    # The client's secret. The node has its token in a file.
     env.pop("WINDLASS_TOKEN", None)
     log = _open_log(dirs.log)
     try:
         return subprocess.Popen(
             [os.path.abspath(program) if os.sep in program else program, "node"],
             env=env,
-            # The node must not keep the directory of whoever happened to start it.
+            # The node must not keep the working directory of the client that started it in use.
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -201,7 +205,7 @@ def _open_log(path: Path) -> IO[bytes]:
         if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
             path.rename(path.with_suffix(".log.1"))
     except OSError:
-        pass  # A log that cannot be moved goes on.
+        pass  # If the log cannot be renamed, it continues to grow.
     try:
         file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -212,7 +216,7 @@ def _open_log(path: Path) -> IO[bytes]:
 
 
 def _first_line(stdout: IO[bytes]) -> Optional[bytes]:
-    """The node's first line, all there is of it at its end, or None when it takes too long."""
+    """The node's first line, as much as there is if the node ended, or None after a timeout."""
     line, until = b"", time.monotonic() + READY_WAIT
     while b"\n" not in line and len(line) < READY_LINE_BYTES_MAX:
         left = until - time.monotonic()
@@ -240,7 +244,7 @@ def _tail(path: Path) -> str:
             file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
             return file.read(LOG_TAIL_BYTES).decode(errors="replace").rstrip()
     except OSError as error:
-        return f"(it cannot be read: {error.strerror})"
+        return f"(the log cannot be read: {error.strerror})"
 
 
 def _failed(message: str, remedy: str) -> StartFailed:

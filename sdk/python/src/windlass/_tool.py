@@ -1,4 +1,4 @@
-"""A tool made of a plain function: its name, what it is for, what it takes. Knows no connection."""
+"""A tool made from a plain function: its name, description and schema. Knows no connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from ._schema import ArgumentError, Builder, Convert, Schema, default_of, take_fields, to_json
 
-#: A name, or a group and a name.
+#: A name, or a group, a dot and a name.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 NAME_BYTES_MAX = 128
 
@@ -27,22 +27,23 @@ class Tool:
     input_schema: Schema
     function: Callable[..., Any]
     is_async: bool
-    #: Seconds that a call may take where the code does not say.
+    #: Default deadline of a call in seconds.
     deadline: Optional[float] = None
     _converts: Mapping[str, Convert] = field(default_factory=dict, repr=False)
     _required: Sequence[str] = ()
     #: Names that the function takes by position only.
     _positional: Sequence[str] = ()
     _takes_any: bool = False
-    #: The arguments' types, where all are plain ones.
+    #: The arguments' types, if all are plain types.
     _exact: Optional[Mapping[str, type]] = None
 
     def call(self, body: bytes) -> Any:
-        """Calls the function with arguments in JSON; for an async one the result is to be awaited."""
+        """Calls the function with arguments in JSON. The result of an async function must be
+        awaited."""
         given = decode(str(body, "utf-8")) if body else {}
         exact = self._exact
         if exact is not None and type(given) is dict and len(given) == len(exact):
-            # All arguments there, each of exactly its plain type: nothing is to be converted.
+            # All arguments are present and have exactly their plain types: no conversion is needed.
             for name, value in given.items():
                 if exact.get(name) is not type(value):
                     break
@@ -68,7 +69,7 @@ class Tool:
         return said
 
 
-#: What can be offered.
+#: A function or tool that can be offered.
 Function = Union[Callable[..., Any], Tool]
 
 
@@ -79,14 +80,15 @@ def tool(
     description: Optional[str] = None,
     deadline: Optional[float] = None,
 ) -> Tool:
-    """A tool of a function: its schema of the type hints, its description of the docstring."""
+    """Makes a tool from a function: the schema comes from the type hints, the description from the
+    docstring."""
     if isinstance(function, Tool):
         return function
     name = name or str(getattr(function, "__name__", ""))
     if not _NAME.fullmatch(name) or len(name) > NAME_BYTES_MAX:
         raise ValueError(
-            f"{name!r} cannot name a tool: give one with windlass.tool(function, name=...), "
-            "of letters, digits and _, with a group and a dot before it if you like"
+            f"{name!r} is not a valid tool name: pass one with windlass.tool(function, name=...), "
+            "made of letters, digits and _, with an optional group and a dot before it"
         )
     target = function if inspect.isroutine(function) else getattr(function, "__call__")
     try:
@@ -122,7 +124,7 @@ def tool(
 
 
 class _Parts:
-    """A signature, parameter by parameter."""
+    """Collects a signature, parameter by parameter."""
 
     def __init__(self) -> None:
         self.properties: dict[str, Schema] = {}
@@ -163,7 +165,7 @@ class _Parts:
 
 
 def _or_none(convert: Convert) -> Convert:
-    """`x: str = None` takes None, whatever its hint says."""
+    """`x: str = None` accepts None, whatever its hint says."""
     return lambda value, where: None if value is None else convert(value, where)
 
 
@@ -171,7 +173,7 @@ _raw_decode = json.JSONDecoder().raw_decode
 
 
 def decode(text: str) -> Any:
-    """`json.loads` without what it does for texts with spaces around."""
+    """`json.loads` without its handling of surrounding spaces, which is slower."""
     try:
         value, end = _raw_decode(text)
     except ValueError:
@@ -183,7 +185,7 @@ _encode = json.JSONEncoder(
     separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=to_json
 ).encode
 
-#: Results that need no encoder: it takes longer to make one than they take.
+#: Results that need no encoder, which would be slower.
 _PLAIN = {None: b"null", True: b"true", False: b"false"}
 
 

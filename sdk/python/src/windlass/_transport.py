@@ -1,4 +1,4 @@
-"""Sends requests over sockets, blocking: connections, their pool, and attempts until one succeeds.
+"""Sends requests over sockets, blocking: connections, their pool, and retries.
 
 Knows no endpoint (`_calls`) and starts no node itself (`_address`).
 """
@@ -18,20 +18,20 @@ from ._address import CONNECT_WAIT, Address
 from ._calls import Again, Answer, Call, Failure, Flow, Outage
 from ._http import ANSWER_BYTES_MAX, AnswerParser, Head, Malformed
 
-#: Idle connections kept; one more is closed instead.
+#: Number of idle connections that are kept. Another one is closed.
 IDLE_MAX = 16
 
-#: How long a request that may be repeated is repeated after its connection failed, in seconds.
+#: How long a repeatable request is retried after its connection failed, in seconds.
 RETRY_FOR = 10.0
 
-#: Bytes asked of a socket at once.
+#: Bytes per read of a socket.
 READ_BYTES = 256 * 1024
 
 T = TypeVar("T")
 
 
 class Connection:
-    """One connection. Whoever holds it is the only one who uses it."""
+    """One connection. Only its holder uses it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -41,7 +41,7 @@ class Connection:
 
     @staticmethod
     def open(address: Address) -> Connection:
-        """Connects at once or not at all; over TCP within a limit."""
+        """Connects at once or fails; over TCP within a time limit."""
         path = address.socket
         if path is None:
             sock = socket.create_connection((address.host, address.port), CONNECT_WAIT)
@@ -64,7 +64,7 @@ class Connection:
         try:
             self._send(call.head(address.introduction), call)
         except OSError as error:
-            # It may have been answered before it was whole: too long, or in conflict.
+            # The node may have answered before the request was complete: too long, or in conflict.
             head = self._early_answer(call)
             if head is None:
                 raise calls.lost(error, Again.SAFE) from None
@@ -88,11 +88,12 @@ class Connection:
             parts.append(part)
             length += len(part)
             if length > ANSWER_BYTES_MAX:
-                raise Failure(call.bad(f"it is longer than {ANSWER_BYTES_MAX} bytes"), Again.NEVER)
+                cause = f"the answer is longer than {ANSWER_BYTES_MAX} bytes"
+                raise Failure(call.bad(cause), Again.NEVER)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def rest(self) -> bytes:
-        """What came after the head of an answer that ended HTTP."""
+        """The bytes after the head of an answer that ended HTTP."""
         return self._parser.rest()
 
     @property
@@ -100,7 +101,8 @@ class Connection:
         return self._parser.done and self._parser.reusable
 
     def is_open(self) -> bool:
-        """Whether another request can go out: nothing has come unasked, an end included."""
+        """Whether another request can be sent: the node sent nothing unexpected and has not closed.
+        """
         try:
             self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -110,7 +112,7 @@ class Connection:
         return False
 
     def wait_at_most(self, seconds: float) -> None:
-        """How long one read or write may take; 0 is for ever."""
+        """Limits the time of one read or write; 0: no limit."""
         if seconds != self._wait:
             whole = int(seconds)
             limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
@@ -158,13 +160,13 @@ class Connection:
 
 
 class Stream:
-    """An answer's body as it comes, with the connection it comes on. Close it."""
+    """An answer's body as a stream, with its connection. Close it after use."""
 
     def __init__(self, connection: Connection, call: Call, head: Head) -> None:
         self.head = head
         self._connection = connection
         self._call = call
-        # A stream waits for as long as nothing happens.
+        # A stream waits without a time limit.
         connection.wait_at_most(0)
 
     def chunk(self) -> bytes:
@@ -176,7 +178,7 @@ class Stream:
             yield part
 
     def close(self) -> None:
-        # Wakes whoever reads in another thread; a plain close would leave it waiting.
+        # Wakes a thread that reads; a plain close would leave it waiting.
         try:
             self._connection.sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -185,7 +187,7 @@ class Stream:
 
 
 class Transport:
-    """A way to one node, with its idle connections. Any thread may use it."""
+    """The connections to one node. Any thread may use it."""
 
     def __init__(self, address: Address, retry_for: float = RETRY_FOR) -> None:
         self.address = address
@@ -194,11 +196,11 @@ class Transport:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._closed = False
-        #: Told when a node was reached: tool hosts that lost theirs try again.
+        #: Notified when a node was reached: tool hosts that lost their connection try again.
         self.reached = threading.Condition()
 
     def connect(self) -> None:
-        """Connects once, so that a node that is not there is told of at once."""
+        """Connects once, so that an absent node is reported at once."""
         try:
             connection = self.open()
         except Failure as failure:
@@ -207,7 +209,7 @@ class Transport:
             self._idle.append(connection)
 
     def perform(self, flow: Flow[T]) -> T:
-        """Sends a flow's requests until it is done."""
+        """Sends the requests of a flow and returns its result."""
         try:
             call = next(flow)
             while True:
@@ -222,7 +224,7 @@ class Transport:
             return value
 
     def call(self, call: Call) -> Answer:
-        """The answer, its body read."""
+        """Sends a request and reads the whole answer."""
 
         def attempt() -> Answer:
             connection, head = self._exchange(call)
@@ -237,7 +239,7 @@ class Transport:
         return self._until_done(call, attempt)
 
     def stream(self, call: Call) -> Stream:
-        """The answer's body as it comes."""
+        """Sends a request and returns the answer's body as a stream."""
 
         def attempt() -> Stream:
             connection, head = self._exchange(call)
@@ -246,7 +248,7 @@ class Transport:
         return self._until_done(call, attempt)
 
     def open(self) -> Connection:
-        """A new connection; the node is started if it is absent and may be."""
+        """Opens a connection. Starts an absent node if that is allowed."""
         try:
             connection = Connection.open(self.address)
         except OSError as cause:
@@ -273,11 +275,12 @@ class Transport:
             try:
                 return attempt()
             except Failure as failure:
-                # A node that is away announces nothing: time is what is waited for.
+                # An absent node does not announce its return, so wait for a while.
                 time.sleep(outage.pause_after(failure, call.repeat))
 
     def _exchange(self, call: Call) -> tuple[Connection, Head]:
-        """An answer of success, its head read; another one is a failure."""
+        """Sends a request and reads the head of a successful answer. Any other answer is a failure.
+        """
         connection = self._take()
         try:
             head = connection.exchange(call, self.address)
@@ -291,13 +294,14 @@ class Transport:
         raise calls.refused(call, head, body)
 
     def _take(self) -> Connection:
-        """An idle connection that still works, the last used first, or a new one."""
+        """The most recently used idle connection that still works, or a new one."""
         while True:
             with self._lock:
                 if self._closed:
                     raise RuntimeError("this Windlass is closed")
                 if self._process != os.getpid():
-                    # Another process's connections: two would read each other's answers.
+                    # Connections of the parent process: two processes would read each other's
+                    # answers.
                     self._idle.clear()
                     self._process = os.getpid()
                 if not self._idle:

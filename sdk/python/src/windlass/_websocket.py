@@ -1,6 +1,7 @@
-"""A WebSocket, the client's end, blocking: binary messages out and in. Owns the framing; knows no message.
+"""The client's end of a WebSocket, blocking: binary messages out and in. Owns the framing; knows no
+message.
 
-One thread reads at a time, any thread writes.
+One thread reads at a time; any thread writes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Optional, Union
 from ._frames import FRAME_BYTES_MAX
 from ._http import Head
 
-#: The longest message: one frame of ours with its first length word.
+#: The longest message: one protocol frame with its first length word.
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + 4
 
-#: Room for a message and what is before it.
+#: Space for a message and the bytes before it.
 BUFFER_BYTES = 2 * MESSAGE_BYTES_MAX
 
-#: Below this, a copy costs less than a second buffer for the kernel.
+#: Up to this size, a copy costs less than a second buffer for the kernel.
 COPY_BYTES_MAX = 16 * 1024
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -34,7 +35,7 @@ _NO_KEY = bytes(4)
 
 
 class Closed(ConnectionError):
-    """The other side has ended the connection, or broken its rules."""
+    """The other side has closed the connection or broken the protocol."""
 
 
 def upgrade_key() -> str:
@@ -56,7 +57,7 @@ def is_upgraded(head: Head, key: str) -> bool:
 
 
 class WebSocket:
-    """A connection that was upgraded. `rest` is what came after the answer's head."""
+    """An upgraded connection. `rest` holds the bytes after the answer's head."""
 
     def __init__(self, sock: socket.socket, rest: bytes, *, mask: bool) -> None:
         self._sock = sock
@@ -64,10 +65,10 @@ class WebSocket:
         self._view = memoryview(self._buffer)
         self._view[: len(rest)] = rest
         self._start, self._end = 0, len(rest)
-        #: Somebody was told that the socket has bytes, and has not read them yet.
+        #: A thread was woken because the socket has bytes, and has not read them yet.
         self.unread = False
         self._sending = threading.Lock()
-        # Masks keep proxies from being fooled; where there can be none, a key of zeros is free.
+        # Masking protects proxies. Without a proxy, a key of zeros costs nothing.
         self._mask = mask
 
     def fileno(self) -> int:
@@ -75,12 +76,13 @@ class WebSocket:
 
     @property
     def has_more(self) -> bool:
-        """Whether there are bytes of a next message, read or not, of which nobody else was told."""
+        """Whether there are bytes of a next message, read or not, for which no other thread was
+        woken."""
         return self._start < self._end or self.unread
 
     def receive(self) -> Optional[memoryview]:
-        """The next message, valid until the next call; None when none has come. Of one that has come
-        in part, the rest is waited for."""
+        """The next message, valid until the next call; None if none has arrived. Waits for the rest
+        of a partial message."""
         start = self._start
         if start == self._end:
             self._start = self._end = start = 0
@@ -93,7 +95,7 @@ class WebSocket:
                 raise Closed("the connection has ended")
             self._end = got
             self.unread = got == BUFFER_BYTES
-        # Most messages are small and here as a whole.
+        # Most messages are small and arrive complete.
         buffer = self._buffer
         if buffer[start] == _WHOLE_BINARY:
             length, begin = buffer[start + 1], start + 2
@@ -127,11 +129,11 @@ class WebSocket:
                 return None
 
     def send(self, head: bytes, body: Union[bytes, memoryview] = b"") -> None:
-        """One message, of two parts."""
+        """Sends one message, made of two parts."""
         self._send(_BINARY, head, body)
 
     def close(self) -> None:
-        """Ends it; whoever reads finds the end."""
+        """Closes the connection; the reading thread finds the end."""
         try:
             if self._sending.acquire(blocking=False):
                 try:
@@ -143,16 +145,16 @@ class WebSocket:
         self.abort()
 
     def abort(self) -> None:
-        """Ends it without a word."""
+        """Closes the connection without a close frame."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
-        # Closed by whoever reads, once it has seen the end: a descriptor in use must not become
-        # somebody else's.
+        # The reading thread closes the descriptor when it has seen the end: a descriptor in use
+        # must not be reused.
 
     def dispose(self) -> None:
-        """Gives the descriptor back; only while nobody reads."""
+        """Closes the descriptor; only while no thread reads."""
         with self._sending:
             self._sock.close()
 
@@ -171,14 +173,14 @@ class WebSocket:
             self._need(head)
             (length,) = _LONG.unpack_from(self._buffer, self._start + 2)
         if second & 0x80 or first & 0x70 or length > MESSAGE_BYTES_MAX:
-            raise Closed("what came is no WebSocket frame of a node's")
+            raise Closed("the node sent an invalid WebSocket frame")
         self._need(head + length)
         begin = self._start + head
         self._start = begin + length
         return bool(first & 0x80), first & 0x0F, self._view[begin : begin + length]
 
     def _need(self, count: int) -> None:
-        """Reads until so many bytes are there."""
+        """Reads until `count` bytes are available."""
         while self._end - self._start < count:
             if self._start + count > BUFFER_BYTES:
                 length = self._end - self._start
@@ -232,7 +234,7 @@ def _opening(opcode: int, length: int) -> bytes:
 
 
 def _masked(data: bytes, key: bytes) -> bytes:
-    """All bytes at once, as two large numbers."""
+    """Masks all bytes at once, as two large numbers."""
     length = len(data)
     keys = (key * (length // 4 + 1))[:length]
     mixed = int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")

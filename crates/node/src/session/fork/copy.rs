@@ -1,16 +1,14 @@
 //! The copy of a workspace for a twin: what it may take, and what its client is told when it is
-//! refused or is not whole. The copying itself is `windlass_sandbox::beneath`.
+//! refused or is not whole. The copying itself is `windlass_beneath`.
 
 use std::path::Path;
 use std::time::Instant;
 
+use windlass_beneath::{CopyError, CopyLimits, Directory, Ignorable, LeftOut, SkipRule, Skipped};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{CopyScope, LeftOutDirectory, LeftOutReason};
 use windlass_protocol::limits::{FORK_BYTES_MAX, FORK_COPY_TIME, FORK_DEPTH_MAX, FORK_ENTRIES_MAX};
 use windlass_protocol::link::NotCarried;
-use windlass_sandbox::beneath::{
-    CopyError, CopyLimits, Directory, Ignorable, LeftOut, SkipRule, Skipped,
-};
 
 use super::refused;
 use crate::failure::Failure;

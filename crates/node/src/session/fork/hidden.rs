@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::Policy;
-use windlass_sandbox::survey::expand;
+use windlass_protocol::policy::expand_home;
 
 use crate::config::Config;
 
@@ -28,7 +28,7 @@ pub(super) fn hidden_in(
     // Without a wall nothing is hidden from the original either.
     let walled = policy.filter(|policy| policy.isolation != Some(Isolation::None));
     let named = walled.into_iter().flat_map(|policy| &policy.hidden);
-    let named = named.filter_map(|path| expand(path, home));
+    let named = named.filter_map(|path| expand_home(path, home));
     let own = [config.state_dir.clone(), config.runtime_dir.clone()];
     let roots = by_all_names(workspace);
     let is_below = |path: &PathBuf| roots.iter().any(|root| path != root && path.starts_with(root));
@@ -37,7 +37,7 @@ pub(super) fn hidden_in(
 
 /// Whether a workspace is in a directory that both twins may write, whatever keeps them apart.
 pub(super) fn is_in_common(workspace: &Path, policy: &Policy, home: Option<&Path>) -> bool {
-    let named = policy.writable.iter().filter_map(|path| expand(path, home));
+    let named = policy.writable.iter().filter_map(|path| expand_home(path, home));
     let temporary = TEMPORARY.map(PathBuf::from).into_iter().chain([std::env::temp_dir()]);
     let names = by_all_names(workspace);
     let holds = |root: &PathBuf| names.iter().any(|name| name.starts_with(root));

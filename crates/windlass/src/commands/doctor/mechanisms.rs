@@ -1,7 +1,7 @@
 //! Which levels and mechanisms this machine has, in words.
 
-use windlass_node::sandbox::cgroup::{CgroupSupport, Controller};
-use windlass_node::sandbox::{Machine, Support};
+use windlass_confine::{Machine, Support};
+use windlass_procs::cgroup::{CgroupSupport, Controller};
 use windlass_protocol::confinement::Isolation;
 
 use super::report::Item;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use windlass_client::{ClientError, Dirs};
-use windlass_node::sandbox::Site;
+use windlass_confine::Site;
 use windlass_protocol::Outcome;
 use windlass_protocol::api::{CreateSession, NodeStatus, Session, SubmitTurn};
 

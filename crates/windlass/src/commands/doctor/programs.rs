@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use windlass_node::sandbox::{Depth, Site, survey};
+use windlass_confine::{Depth, Site, survey};
 use windlass_protocol::kinds;
 use windlass_protocol::policy::Policy;
 

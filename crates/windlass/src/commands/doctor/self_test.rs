@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
-use windlass_node::sandbox::plan::thorough;
-use windlass_node::sandbox::{Command, Machine, Site, Started, spawn};
+use windlass_confine::plan::thorough;
+use windlass_confine::{Command, Machine, Site, Started, spawn};
 use windlass_protocol::confinement::{ControlReport, Isolation};
 use windlass_protocol::policy::Policy;
 

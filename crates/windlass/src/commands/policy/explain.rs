@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use windlass_node::sandbox::survey::{Place, expand};
-use windlass_node::sandbox::{Machine, Protected};
+use windlass_confine::survey::Place;
+use windlass_confine::{Machine, Protected};
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
+use windlass_protocol::policy::expand_home;
 use windlass_protocol::policy::{Limits, Network, Policy, UnixSockets, WorkspaceAccess};
 
 use crate::outlook::{Outlook, site_here};
@@ -129,7 +130,7 @@ impl Subject<'_> {
             .iter()
             .enumerate()
             .filter_map(|(place, path)| {
-                Some((std::fs::canonicalize(expand(path, self.home)?).ok()?, place))
+                Some((std::fs::canonicalize(expand_home(path, self.home)?).ok()?, place))
             })
             .collect();
         let place_of = |path: &&PathBuf| written.get(*path).copied().unwrap_or(usize::MAX);
@@ -338,7 +339,7 @@ fn all(items: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use windlass_node::sandbox::plan::Kind;
+    use windlass_confine::plan::Kind;
     use windlass_protocol::policy::PolicyRequest;
 
     use super::*;

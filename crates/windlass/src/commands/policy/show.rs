@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use serde_json::json;
-use windlass_node::sandbox::Machine;
+use windlass_confine::Machine;
 use windlass_protocol::SessionId;
 use windlass_protocol::confinement::{ControlReport, Isolation};
 use windlass_protocol::policy::Policy;

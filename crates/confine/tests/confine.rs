@@ -1,0 +1,352 @@
+//! Real processes under real plans: what a confined program can do and what it is refused. One
+//! program per test; the contract has the whole list.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::Read;
+use std::os::fd::AsFd;
+
+use windlass_confine::plan::{Kind, Mount};
+use windlass_confine::{
+    Command, Depth, Machine, Plan, Site, SpawnError, Started, plan, spawn, survey,
+};
+use windlass_protocol::confinement::{Control, ControlState, Isolation};
+use windlass_protocol::policy::{Policy, PolicyRequest};
+
+struct Stage {
+    home: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1)).unwrap();
+        let home = tempfile::tempdir_in("/var").or_else(|_| tempfile::tempdir()).unwrap();
+        std::fs::create_dir_all(home.path().join(".ssh")).unwrap();
+        std::fs::write(home.path().join(".ssh/id"), "secret").unwrap();
+        std::fs::create_dir_all(home.path().join("work/.git")).unwrap();
+        Self { home }
+    }
+
+    fn site(&self) -> Site {
+        Site {
+            workspace: self.home.path().join("work"),
+            home: Some(self.home.path().to_owned()),
+            ..Site::default()
+        }
+    }
+
+    fn run(&self, request: &str, code: &str) -> Ran {
+        let policy = serde_json::from_str::<PolicyRequest>(request).unwrap().resolve().unwrap();
+        self.run_policy(&policy, code)
+    }
+
+    fn run_policy(&self, policy: &Policy, code: &str) -> Ran {
+        let place = survey(policy, &self.site(), Depth::Rules);
+        self.run_plan(&plan(policy, &Machine::detect(), &place).unwrap(), code).unwrap()
+    }
+
+    fn run_plan(&self, plan: &Plan, code: &str) -> Result<Ran, SpawnError> {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let (mut out, out_end) = std::io::pipe().unwrap();
+        let argv = ["/usr/bin/python3", "-Ic", code].map(str::to_owned);
+        let command = Command {
+            argv: &argv,
+            env: &[],
+            cwd: &self.home.path().join("work"),
+            stdin: null.as_fd(),
+            stdout: out_end.as_fd(),
+            stderr: out_end.as_fd(),
+            kept: null.as_fd(),
+            cgroups: &[],
+            plan,
+        };
+        let started = spawn(&command)?;
+        drop(out_end);
+        let mut said = String::new();
+        out.read_to_string(&mut said).unwrap();
+        end(&started);
+        Ok(Ran { said, started })
+    }
+}
+
+struct Ran {
+    said: String,
+    started: Started,
+}
+
+fn end(started: &Started) {
+    let pids = [Some(started.pid), started.init];
+    for pid in pids.into_iter().flatten() {
+        let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        let _ = nix::sys::wait::waitpid(pid, None);
+    }
+}
+
+const PROBE: &str = r#"
+import os, socket
+def attempt(name, act):
+    try:
+        print(name, "->", act())
+    except Exception:
+        print(name, "refused")
+home = os.path.dirname(os.getcwd())
+attempt("own file", lambda: open("new.txt", "w").write("x"))
+attempt("hidden", lambda: open(home + "/.ssh/id").read())
+attempt("system", lambda: open("/usr/evil", "w"))
+attempt("git", lambda: open(".git/hook", "w").write("x"))
+attempt("tcp", lambda: socket.create_connection(("192.0.2.1", 9), 0.2))
+attempt("namespace", lambda: os.unshare(0x10000000) if hasattr(os, "unshare") else __import__("ctypes").CDLL(None, use_errno=True).unshare(0x10000000))
+attempt("kill", lambda: os.kill(os.getppid() or 99999, 0))
+attempt("system read", lambda: len(open("/etc/passwd").read()) > 0)
+attempt("thread", lambda: __import__("threading").Thread(target=print).start())
+attempt("process", lambda: os.waitpid(os.fork() or os._exit(0), 0)[1])
+"#;
+
+#[test]
+fn a_workspace_session_at_level_full_is_confined() {
+    let stage = Stage::new();
+    let ran = stage.run(r#"{"isolation": "full"}"#, PROBE);
+    expect_test::expect![[r#"
+        own file -> 1
+        hidden refused
+        system refused
+        git refused
+        tcp refused
+        namespace -> -1
+        kill refused
+        system read -> True
+
+        thread -> None
+        process -> 0
+    "#]]
+    .assert_eq(&ran.said);
+    assert_tested(&ran.started, &[Control::Hidden, Control::Write, Control::Network]);
+    assert!(stage.home.path().join("work/new.txt").exists());
+}
+
+#[test]
+fn a_workspace_session_at_level_landlock_is_confined() {
+    let stage = Stage::new();
+    let ran = stage.run(r#"{"isolation": "landlock"}"#, PROBE);
+    expect_test::expect![[r#"
+        own file -> 1
+        hidden refused
+        system refused
+        git -> 1
+        tcp refused
+        namespace -> -1
+        kill refused
+        system read -> True
+
+        thread -> None
+        process -> 0
+    "#]]
+    .assert_eq(&ran.said);
+    assert_tested(&ran.started, &[Control::Hidden, Control::Write, Control::Network]);
+    let state = ran.started.confinement.state(Control::Protected);
+    assert_eq!(state, Some(ControlState::NotEnforced));
+}
+
+fn assert_tested(started: &Started, controls: &[Control]) {
+    for control in controls {
+        let report = started.confinement.controls.iter().find(|one| one.control == *control);
+        let report = report.expect("every control is reported");
+        assert_eq!(report.state, ControlState::Enforced, "{report:?}");
+        assert!(report.tested, "{report:?}");
+    }
+}
+
+#[test]
+fn the_level_none_confines_nothing_and_says_so() {
+    let stage = Stage::new();
+    let ran = stage.run(
+        r#"{"isolation": "none"}"#,
+        "import os; print(open(os.path.dirname(os.getcwd()) + '/.ssh/id').read())",
+    );
+    assert_eq!(ran.said, "secret\n");
+    assert_eq!(ran.started.confinement.isolation, Isolation::None);
+    let state = ran.started.confinement.state(Control::Hidden);
+    assert_eq!(state, Some(ControlState::NotEnforced));
+}
+
+#[test]
+fn a_list_of_readable_roots_is_all_that_is_there() {
+    let stage = Stage::new();
+    let request = r#"{"isolation": "full", "readable": ["/usr", "/lib", "/lib64", "/etc/ssl"]}"#;
+    let ran = stage.run(request, "import os; print(sorted(os.listdir('/')), os.listdir('/etc'))");
+    assert!(!ran.said.contains("root") && ran.said.contains("usr"), "{}", ran.said);
+    assert!(ran.said.contains("['ssl']"), "{}", ran.said);
+}
+
+#[test]
+fn a_proxy_listener_is_handed_out_of_the_network_namespace() {
+    let stage = Stage::new();
+    let request = r#"{"isolation": "full", "network": {"hosts": ["a.test"]}}"#;
+    let code = "import socket; s = socket.create_connection(('127.0.0.1', 3128), 5); print('in')";
+    let ran = stage.run(request, code);
+    assert_eq!(ran.said, "in\n");
+    assert!(ran.started.listener.is_some());
+}
+
+#[test]
+fn paths_that_do_not_exist_are_no_obstacle() {
+    let stage = Stage::new();
+    let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    policy.hidden.push("/nowhere/at/all".to_owned());
+    policy.isolation = Some(Isolation::Full);
+    let ran = stage.run_policy(&policy, "print(1)");
+    assert_eq!(ran.said, "1\n");
+}
+
+/// The plan of an ordinary session at level full, with one more mount in its view.
+fn plan_with(stage: &Stage, mount: Mount) -> Plan {
+    let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    policy.isolation = Some(Isolation::Full);
+    let place = survey(&policy, &stage.site(), Depth::View);
+    let mut plan = plan(&policy, &Machine::detect(), &place).unwrap();
+    // Before what stands at the end: its own processes and devices.
+    let at = plan.view.len() - 2;
+    plan.view.insert(at, mount);
+    plan
+}
+
+#[test]
+fn a_mount_that_fails_is_named() {
+    let stage = Stage::new();
+    let link = stage.home.path().join("link");
+    std::os::unix::fs::symlink(stage.home.path(), &link).unwrap();
+    let path = link.join("work");
+    let plan = plan_with(&stage, Mount::Hide { path: path.clone(), kind: Kind::Directory });
+    let error = stage.run_plan(&plan, "print(1)").err().unwrap().to_string();
+    assert!(error.starts_with(&format!("cannot hide {}: ", path.display())), "{error}");
+}
+
+#[test]
+fn what_another_user_replaced_is_no_obstacle_and_a_socket_is_covered() {
+    let stage = Stage::new();
+    // Not in the home itself, of which only files and directories are shown.
+    let shared = stage.home.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    std::os::unix::fs::symlink("/usr", shared.join("link")).unwrap();
+    std::fs::write(shared.join("file"), "x").unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(shared.join("socket")).unwrap();
+    for (name, expected) in [
+        ("link", "True"),
+        ("link/bin", "True"),
+        ("gone", "False"),
+        ("file", "True"),
+        ("file/below", "False"),
+    ] {
+        let path = shared.join(name);
+        let code = format!("import os; print(os.path.exists({path:?}))");
+        let ran = stage.run_plan(&plan_with(&stage, Mount::Cover { path }), &code).unwrap();
+        assert_eq!(ran.said.trim(), expected, "{name}");
+    }
+    let path = shared.join("socket");
+    let code = format!(
+        "import socket\ntry: socket.socket(socket.AF_UNIX).connect({path:?})\n\
+         except OSError as error: print(type(error).__name__)"
+    );
+    let ran = stage.run_plan(&plan_with(&stage, Mount::Cover { path }), &code).unwrap();
+    assert_eq!(ran.said.trim(), "PermissionError");
+    drop(listener);
+}
+
+#[test]
+fn a_socket_behind_a_closed_directory_of_another_user_is_no_obstacle() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else's directory can be made.
+        return;
+    }
+    let stage = Stage::new();
+    let closed = stage.home.path().join("closed");
+    std::fs::create_dir_all(closed.join("deeper")).unwrap();
+    let path = closed.join("deeper/agent");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    for directory in [closed.join("deeper"), closed.clone()] {
+        std::os::unix::fs::chown(&directory, Some(65534), Some(65534)).unwrap();
+        std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+            .unwrap();
+    }
+    let site = stage.site();
+    let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    policy.isolation = Some(Isolation::Full);
+    assert!(survey(&policy, &site, Depth::View).sockets.contains(&path));
+    for mount in
+        [Mount::Cover { path: path.clone() }, Mount::Hide { path: path.clone(), kind: Kind::File }]
+    {
+        let code = format!("import os; print(os.access({closed:?}, os.X_OK))");
+        let ran = stage.run_plan(&plan_with(&stage, mount), &code).unwrap();
+        assert_eq!(ran.said.trim(), "False");
+    }
+    drop(listener);
+}
+
+/// Ordinary work on modes, and what is refused of them.
+const MODES: &str = r#"
+import io, os, shutil, stat, subprocess, sys, tarfile, zipfile
+def mode(path):
+    return oct(stat.S_IMODE(os.stat(path).st_mode))
+os.umask(0o022)
+open("a", "w").close()
+os.chmod("a", 0o755)
+shutil.copy2("a", "b")
+print("copied", mode("b"))
+shutil.copystat("a", "b")
+os.makedirs("tree/inside", 0o750)
+os.chmod("tree/inside", 0o1777)
+shutil.copytree("tree", "copy")
+print("tree", mode("copy/inside"))
+with tarfile.open("all.tar", "w") as tar:
+    tar.add("a")
+    tar.add("tree")
+with tarfile.open("all.tar") as tar:
+    tar.extractall("out")
+print("tar", mode("out/a"), mode("out/tree/inside"))
+with zipfile.ZipFile("tiny-1-py3-none-any.whl", "w") as wheel:
+    for name, text in (
+        ("tiny.py", "x = 1"),
+        ("tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n"),
+        ("tiny-1.dist-info/WHEEL",
+         "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
+        ("tiny-1.dist-info/RECORD", "tiny.py,,\n"),
+    ):
+        wheel.writestr(name, text)
+def ran(*argv):
+    env = {"HOME": os.getcwd(), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env)
+    return done.returncode or "well" if shutil.which(argv[0], path=env["PATH"]) else "well"
+print("git", ran("git", "init", "-q", "repository"))
+print("pip", ran(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps",
+                 "--target", "site", "tiny-1-py3-none-any.whl"))
+def attempt(name, act):
+    try:
+        act()
+        print(name, "GOT THROUGH")
+    except PermissionError:
+        print(name, "refused")
+for bits in (0o4755, 0o2755, 0o6755):
+    attempt("chmod", lambda: os.chmod("a", bits))
+    attempt("fchmod", lambda: os.chmod(os.open("a", os.O_RDONLY), bits))
+    attempt("fchmodat", lambda: os.chmod("a", bits, dir_fd=os.open(".", os.O_RDONLY)))
+    attempt("open", lambda: os.open(f"new{bits}", os.O_CREAT | os.O_WRONLY, bits))
+    attempt("tmpfile", lambda: os.open(".", os.O_TMPFILE | os.O_WRONLY, bits))
+    attempt("mkdir", lambda: os.mkdir(f"dir{bits}", bits))
+    attempt("mknod", lambda: os.mknod(f"node{bits}", bits | stat.S_IFREG))
+print("left", [name for name in os.listdir() if os.stat(name).st_mode & 0o6000])
+"#;
+
+#[test]
+fn setuid_and_setgid_bits_are_refused_and_ordinary_modes_are_not() {
+    for level in ["full", "landlock"] {
+        let stage = Stage::new();
+        let ran = stage.run(&format!(r#"{{"isolation": "{level}"}}"#), MODES);
+        let refused =
+            ["chmod", "fchmod", "fchmodat", "open", "tmpfile", "mkdir", "mknod"].repeat(3);
+        let refused: String = refused.iter().map(|name| format!("{name} refused\n")).collect();
+        let expected = format!(
+            "copied 0o755\ntree 0o1777\ntar 0o755 0o1777\ngit well\npip well\n{refused}left []\n"
+        );
+        assert_eq!(ran.said, expected, "{level}");
+    }
+}

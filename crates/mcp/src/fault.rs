@@ -1,0 +1,70 @@
+//! Why a call failed, with a remedy for the model.
+
+use rmcp::model::{CallToolResult, ContentBlock};
+use windlass_client::ClientError;
+use windlass_protocol::SessionId;
+
+use crate::codex::BadSandbox;
+
+/// Why a call failed. The model reads this message.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("{0}")]
+    Arguments(String),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Sandbox(#[from] BadSandbox),
+    #[error("session {0} does not belong to this client in this directory")]
+    Foreign(SessionId),
+    #[error("there is no session {0}")]
+    NoSession(String),
+    #[error("session {0} has run nothing yet")]
+    NothingRan(SessionId),
+    #[error("the code waits for a secret, and secrets must not pass through an agent")]
+    Secret(SessionId),
+    /// The client no longer waits, so no one reads this message.
+    #[error("the call was cancelled")]
+    Cancelled,
+    #[error("the client is gone")]
+    Gone,
+}
+
+impl Fault {
+    fn remedy(&self) -> Option<String> {
+        match self {
+            Self::Client(error) => Some(error.remedy()),
+            Self::Foreign(_) => Some("leave `session` out, or give a short name".to_owned()),
+            Self::NoSession(_) => Some("call sessions to see which there are".to_owned()),
+            Self::NothingRan(_) => Some("call run first".to_owned()),
+            Self::Secret(session) => Some(ask_in_terminal(session)),
+            Self::Arguments(_) | Self::Sandbox(_) | Self::Cancelled | Self::Gone => None,
+        }
+    }
+
+    fn code(&self) -> &str {
+        match self {
+            Self::Arguments(_) => "bad_request",
+            Self::Client(error) => error.code(),
+            Self::Sandbox(_) => "bad_sandbox",
+            Self::Foreign(_) => "unauthorized",
+            Self::NoSession(_) => "session_not_found",
+            Self::NothingRan(_) => "turn_not_found",
+            Self::Secret(_) => "secret",
+            Self::Cancelled | Self::Gone => "cancelled",
+        }
+    }
+
+    pub fn into_result(self) -> CallToolResult {
+        let remedy = self.remedy().map(|remedy| format!("\n{remedy}")).unwrap_or_default();
+        let text = format!("{}: {self}{remedy}", self.code());
+        CallToolResult::error(vec![ContentBlock::text(text)])
+    }
+}
+
+pub(crate) fn ask_in_terminal(session: &SessionId) -> String {
+    format!(
+        "Do not ask for it or pass it on. Let the user type it in a terminal: \
+         windlass attach {session} - then call continue"
+    )
+}

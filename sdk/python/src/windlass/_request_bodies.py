@@ -1,0 +1,66 @@
+"""Request bodies from the caller's arguments: seconds become milliseconds, absent arguments are
+left out."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Mapping, Optional, Union, cast
+
+from . import _api as api
+from ._calls import fresh_turn_id
+
+#: A preset's name, or a full policy request.
+PolicyArgument = Union[api.Preset, api.PolicyRequest, str, Mapping[str, Any]]
+
+#: A path, as text or as a path object.
+PathText = Union[str, "os.PathLike[str]"]
+
+
+def session_body(
+    *,
+    id: Optional[str],
+    workspace: Optional[PathText],
+    policy: Optional[PolicyArgument],
+    interpreter: Optional[PathText],
+    env: Optional[Mapping[str, str]],
+    owner: Optional[str],
+    worker: Optional[str],
+    interrupt_grace: Optional[float],
+    output_quota_bytes: Optional[int],
+    idle: Optional[float],
+    deadline: Optional[float],
+) -> api.CreateSession:
+    body: dict[str, Any] = {
+        "id": id,
+        # The node runs in another directory, where a relative path means another path.
+        "workspace": None if workspace is None else os.path.abspath(workspace),
+        "policy": {"preset": policy} if isinstance(policy, str) else policy,
+        "interpreter": None if interpreter is None else os.fspath(interpreter),
+        "env": dict(env) if env else None,
+        "owner": owner,
+        "worker": worker,
+        "interrupt_grace_ms": _ms(interrupt_grace),
+        "output_quota_bytes": output_quota_bytes,
+        # 0 means never, so a fraction of a second must not become 0.
+        "idle_s": None if idle is None else math.ceil(idle),
+        "deadline_ms": _ms(deadline),
+    }
+    return cast(api.CreateSession, {k: v for k, v in body.items() if v is not None})
+
+
+def turn_body(
+    code: str, deadline: Optional[float], output_bytes_max: Optional[int], *, wait: float
+) -> api.SubmitTurn:
+    body: dict[str, Any] = {
+        "id": fresh_turn_id(),
+        "code": code,
+        "wait_ms": _ms(wait) or None,
+        "deadline_ms": _ms(deadline),
+        "output_bytes_max": output_bytes_max,
+    }
+    return cast(api.SubmitTurn, {k: v for k, v in body.items() if v is not None})
+
+
+def _ms(seconds: Optional[float]) -> Optional[int]:
+    return None if seconds is None else int(seconds * 1000)
