@@ -15,7 +15,7 @@ use windlass_procs::pages;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn windlass_note_pages(file: i32) -> i32 {
     // SAFETY: the caller's promise; it stays the caller's.
-    number(pages::note(&mut ManuallyDrop::new(unsafe { File::from_raw_fd(file) })))
+    number(pages::record_written(&mut ManuallyDrop::new(unsafe { File::from_raw_fd(file) })))
 }
 
 /// Reads what was noted in an open file, for all that are forked from the calling process.
@@ -25,13 +25,13 @@ pub unsafe extern "C" fn windlass_note_pages(file: i32) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn windlass_learn_pages(file: i32) -> i32 {
     // SAFETY: the caller's promise; it stays the caller's.
-    number(pages::learn(&mut ManuallyDrop::new(unsafe { File::from_raw_fd(file) })))
+    number(pages::load_recorded(&mut ManuallyDrop::new(unsafe { File::from_raw_fd(file) })))
 }
 
 /// Has those pages now.
 #[unsafe(no_mangle)]
 pub extern "C" fn windlass_have_pages() -> i32 {
-    pages::have();
+    pages::prefault();
     0
 }
 

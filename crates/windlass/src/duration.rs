@@ -1,11 +1,11 @@
-//! Durations as people type them and read them: `500ms`, `30s`, `1m30s`. Knows no clock.
+//! Parses and formats durations: `500ms`, `30s`, `1m30s`.
 
 use std::time::Duration;
 
 /// The longest duration. Clocks of the node and the kernel count further, and no sum of two overflows.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// A time limit that can be switched off.
+/// A timeout that can be disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timeout {
     After(Duration),
@@ -20,7 +20,7 @@ impl Timeout {
         }
     }
 
-    /// In whole seconds, as a session is asked for it: a part of one counts as one, 0 is none.
+    /// In whole seconds as the API takes them: rounded up, and 0 for `Never`.
     pub fn seconds(self) -> u64 {
         match self {
             Self::After(duration) => {
@@ -40,14 +40,14 @@ impl std::fmt::Display for Timeout {
     }
 }
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    #[error("a duration is a number and a unit (ms, s, m, h, d), like 30s or 1m30s")]
+    #[error("a duration is a number and a unit (ms, s, m, h, d), for example 30s or 1m30s")]
     Form,
-    #[error("that is longer than any duration here can be")]
+    #[error("the duration is too long")]
     TooLong,
-    #[error("nothing happens after no time; `never` switches it off")]
+    #[error("the duration must be longer than 0; use `never` for no timeout")]
     Zero,
 }
 
@@ -74,7 +74,7 @@ pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A length of time in its two largest units, for tables.
+/// Formats a duration in its two largest units.
 pub fn show(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_a_duration_or_never_and_not_nothing() {
+    fn a_timeout_is_a_positive_duration_or_never() {
         let after = |ms| Ok(Timeout::After(Duration::from_millis(ms)));
         assert_eq!(parse_timeout("90s"), after(90_000));
         assert_eq!(parse_timeout("never"), Ok(Timeout::Never));

@@ -1,5 +1,5 @@
-//! What a policy would amount to for a session here: the machine is asked, the files around are
-//! looked at, a plan is made. Starts no session and needs no node.
+//! Predicts how a policy would be enforced for a session in the current directory: surveys the machine and
+//! the files, and makes a plan. Starts no session and needs no node.
 
 use anyhow::Context;
 use windlass_client::{ClientError, Dirs};
@@ -8,11 +8,12 @@ use windlass_confine::survey::{Place, homes};
 use windlass_confine::{Machine, Plan, PlanError, Site, plan, survey};
 use windlass_protocol::policy::Policy;
 
-/// A policy, in a place, on a machine.
+/// The predicted enforcement of a policy, for one workspace on one machine.
 #[derive(Debug)]
 pub struct Outlook {
     pub place: Place,
-    /// How a session would be confined, required or not; nothing where its level cannot be had.
+    /// How a session would be confined, even if a required control is missing. `None` if the level is not
+    /// available.
     pub plan: Option<Plan>,
     /// Why a session would not start.
     pub refused: Option<PlanError>,
@@ -28,11 +29,11 @@ impl Outlook {
     }
 }
 
-/// The current directory as a workspace, as a node of this user would see it.
+/// The current directory as a workspace, as the node of this user would see it.
 pub fn site_here() -> anyhow::Result<Site> {
     let dirs = Dirs::from_env().map_err(ClientError::from)?;
     Ok(Site {
-        workspace: std::env::current_dir().context("the current directory is gone")?,
+        workspace: std::env::current_dir().context("the current directory does not exist")?,
         program: None,
         needed: Vec::new(),
         hidden: vec![dirs.state, dirs.runtime],

@@ -407,7 +407,7 @@ fn none_is_for_who_asks_for_it() {
             not enforced: privileges: the level none was asked for
             not enforced: syscalls: the level none was asked for
             not enforced: devices: the level none was asked for
-            not enforced: process_count: the keeper ends a session that has more, and nothing refuses the process itself
+            not enforced: process_count: the keeper ends a session with more processes, but the kernel does not refuse the fork
             not enforced: open_files: the level none was asked for
             not enforced: file_size: the level none was asked for
         "#]],

@@ -1,4 +1,5 @@
-//! What clients see of a session without asking its owner: its summary, and its last event.
+//! What clients can read of a session without a request to its owner: its summary, and the number of its last
+//! event.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -23,7 +24,7 @@ impl PublicView {
         self.info.lock().expect("no holder of this lock can panic")
     }
 
-    /// Makes a round's changes visible. `owed` is the session's end, where the journal does not have it yet.
+    /// Makes a round's changes visible. `owed` is the session's end, if it is not in the journal yet.
     pub fn publish(
         &self,
         machine: &SessionMachine,

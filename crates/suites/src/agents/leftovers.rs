@@ -19,10 +19,10 @@ pub async fn check(place: &Place, sessions_expected: usize) -> Result<(), String
     let sessions = client.sessions(WhichSessions::Live).await;
     let sessions = sessions.map_err(|error| format!("no sessions: {error}"))?.sessions;
     let mut known = BTreeSet::from([status.pid]);
-    known.extend(processes::below(status.pid));
+    known.extend(processes::descendants(status.pid));
     for keeper in sessions.iter().filter_map(|session| session.keeper_pid) {
         known.insert(keeper);
-        known.extend(processes::below(keeper));
+        known.extend(processes::descendants(keeper));
     }
     let deadline = Instant::now() + GONE_WAIT;
     let mut others = processes::belonging(place.node().base());

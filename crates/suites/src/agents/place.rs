@@ -116,7 +116,7 @@ impl Place {
         let how = if waited.await? {
             How::ByItself(child.wait()?)
         } else {
-            let mut pids = processes::below(pid);
+            let mut pids = processes::descendants(pid);
             pids.push(pid);
             pids.iter().for_each(|pid| processes::kill(*pid));
             child.wait()?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use windlass_protocol::confinement::Isolation;
-use windlass_testkit::attacks::{Attack, NetworkSetting, Stage, Verdict};
+use windlass_testkit::attacks::{Attack, AttackStage, AttackVerdict, NetworkSetting};
 
 use super::row::Row;
 
@@ -19,7 +19,7 @@ pub fn play(
     let mine: Vec<&Attack> = attacks.iter().filter(|attack| attack.is_for_this_user()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut stage = Stage::new(program).await?;
+        let mut stage = AttackStage::new(program).await?;
         for setting in settings {
             play_setting(&mut stage, &mine, *setting, &mut tell).await?;
         }
@@ -28,7 +28,7 @@ pub fn play(
 }
 
 async fn play_setting(
-    stage: &mut Stage,
+    stage: &mut AttackStage,
     attacks: &[&Attack],
     setting: (Isolation, NetworkSetting),
     tell: &mut impl FnMut(Row),
@@ -40,7 +40,7 @@ async fn play_setting(
     }
     if let Some(why) = stage.refusal(level, network).await? {
         let refused =
-            |attack: &&Attack| Row::new(attack, setting, Verdict::NotClaimed(why.clone()));
+            |attack: &&Attack| Row::new(attack, setting, AttackVerdict::NotClaimed(why.clone()));
         attacks.iter().map(refused).for_each(tell);
         return Ok(());
     }
@@ -53,7 +53,7 @@ async fn play_setting(
     if let Some(last) = attacks.last()
         && !scene.victim_is_whole().await?
     {
-        let harm = Verdict::Through("another session was harmed by one of them".to_owned());
+        let harm = AttackVerdict::Through("another session was harmed by one of them".to_owned());
         tell(Row::new(last, setting, harm));
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::Isolation;
-use windlass_testkit::attacks::{Attack, NetworkSetting, Verdict};
+use windlass_testkit::attacks::{Attack, AttackVerdict, NetworkSetting};
 
 /// Whose rights the sessions have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -55,13 +55,13 @@ impl Row {
     pub fn new(
         attack: &Attack,
         (level, network): (Isolation, NetworkSetting),
-        verdict: Verdict,
+        verdict: AttackVerdict,
     ) -> Self {
         let (kind, words) = match verdict {
-            Verdict::Refused(by) => (Kind::Refused, by),
-            Verdict::Through(what) => (Kind::Through, what),
-            Verdict::NoVerdict(why) => (Kind::NoVerdict, why),
-            Verdict::NotClaimed(why) => (Kind::NotClaimed, why),
+            AttackVerdict::Refused(by) => (Kind::Refused, by),
+            AttackVerdict::Through(what) => (Kind::Through, what),
+            AttackVerdict::NoVerdict(why) => (Kind::NoVerdict, why),
+            AttackVerdict::NotClaimed(why) => (Kind::NotClaimed, why),
         };
         Self {
             line: attack.line,

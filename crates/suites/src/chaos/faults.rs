@@ -228,7 +228,7 @@ impl Faults {
         for one in self.family(&facts) {
             set(&one.may_end);
         }
-        let held = processes::below(keeper);
+        let held = processes::descendants(keeper);
         processes::kill(keeper);
         let gone = tokio::task::spawn_blocking(move || {
             held.into_iter()
@@ -258,7 +258,7 @@ impl Faults {
             let found = found.filter(|found| found.ended.is_none());
             if let Some(keeper) = found.and_then(|found| found.keeper_pid) {
                 held.insert(keeper);
-                held.extend(processes::below(keeper));
+                held.extend(processes::descendants(keeper));
             }
         }
         held
