@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use windlass_lifecycle::link::Done;
+use windlass_lifecycle::link::CommandProgress;
 use windlass_protocol::link::{
-    Attached, Command, CommandSeq, FromKeeper, LINK, Launch, Prepare, RefuseReason, ToKeeper,
+    AttachReply, CommandSeq, FromKeeper, KeeperCommand, LINK, Launch, Prepare, RefuseReason,
+    ToKeeper,
 };
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
@@ -60,7 +61,7 @@ impl Keeper {
         caller.resume(attach.after);
         let launch = attach.launch.as_ref().or(self.launch.as_ref());
         let first_room = launch.and_then(|launch| launch.family.clone());
-        let attached = FromKeeper::Attached(Box::new(Attached {
+        let attached = FromKeeper::Attached(Box::new(AttachReply {
             link: LINK,
             epoch: attach.epoch,
             pid: self.held.pid(),
@@ -151,26 +152,28 @@ impl Keeper {
         }
     }
 
-    fn take_command(&mut self, command: CommandSeq, act: Command, body: &Bytes) {
+    fn take_command(&mut self, command: CommandSeq, act: KeeperCommand, body: &Bytes) {
         match self.node.link.command(command, act, body) {
-            Done::Already | Done::Partly => {}
-            Done::Now(act, body) => self.perform(act, body),
+            CommandProgress::Ignored | CommandProgress::Incomplete => {}
+            CommandProgress::Execute(act, body) => self.perform(act, body),
             // A node never sends such a command. The keeper ignores one that arrives anyway.
-            Done::TooLarge(_) => {}
+            CommandProgress::TooLarge(_) => {}
         }
     }
 
-    fn perform(&mut self, act: Command, body: Bytes) {
+    fn perform(&mut self, act: KeeperCommand, body: Bytes) {
         match act {
-            Command::TurnStart { turn, .. } => self.worker.start_turn(turn, &body, self.stage),
-            Command::TurnInput { turn, eof, .. } => self.give_input(turn, body, eof),
-            Command::Interrupt { turn } => self.worker.interrupt_turn(turn),
-            Command::ToolResult { turn, call, ok, more } => {
+            KeeperCommand::TurnStart { turn, .. } => {
+                self.worker.start_turn(turn, &body, self.stage)
+            }
+            KeeperCommand::TurnInput { turn, eof, .. } => self.give_input(turn, body, eof),
+            KeeperCommand::Interrupt { turn } => self.worker.interrupt_turn(turn),
+            KeeperCommand::ToolResult { turn, call, ok, more } => {
                 self.worker.answer_call(turn, ToolResultPart { call, ok, more, body });
             }
-            Command::Fork(fork) => self.begin_fork(fork),
-            Command::TurnFailed { turn } => self.node.remember_failed(turn),
-            Command::Restart => {
+            KeeperCommand::Fork(fork) => self.begin_fork(fork),
+            KeeperCommand::TurnFailed { turn } => self.node.remember_failed(turn),
+            KeeperCommand::Restart => {
                 // Counted when the command arrives, not when it is done: a node that attaches in between must
                 // not send it again.
                 self.worker.restarts += 1;
@@ -178,7 +181,7 @@ impl Keeper {
                 self.worker.zygote = node.and_then(NodeConnection::take_passed);
                 self.clear(AfterClear::StartAfresh);
             }
-            Command::Shutdown { grace_ms } => self.finish(Duration::from_millis(grace_ms)),
+            KeeperCommand::Shutdown { grace_ms } => self.finish(Duration::from_millis(grace_ms)),
         }
     }
 

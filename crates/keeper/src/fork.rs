@@ -24,7 +24,7 @@ use windlass_procs::twin::{KeeperFork, SessionProcesses, fork_keeper, give_up};
 use windlass_protocol::confinement::{Confinement, Control, ControlReport, ControlState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, NOT_CARRIED_MAX, REASON_BYTES_MAX};
-use windlass_protocol::link::{Fork, ForkDone, ForkEnd, FromKeeper, Launch, NotCarried};
+use windlass_protocol::link::{ForkDone, ForkEnd, ForkOrder, FromKeeper, Launch, NotCarried};
 use windlass_protocol::text::bounded;
 use windlass_protocol::worker::{ToWorker, TwinOrder};
 use windlass_protocol::{ErrorCode, family};
@@ -57,7 +57,7 @@ const TWIN_ENDED: &str = "the twin ended before its first message";
 /// A fork in progress.
 #[derive(Debug)]
 pub(crate) struct PendingFork {
-    fork: Box<Fork>,
+    fork: Box<ForkOrder>,
     /// The launch of the twin's session, for its keeper. A reset of the twin starts a worker by it.
     launch: Box<Launch>,
     until: Instant,
@@ -99,7 +99,7 @@ impl PendingFork {
 }
 
 impl Keeper {
-    pub(crate) fn begin_fork(&mut self, fork: Box<Fork>) {
+    pub(crate) fn begin_fork(&mut self, fork: Box<ForkOrder>) {
         let session = fork.session.clone();
         match self.ask_worker(fork) {
             Ok(forking) => self.forking = Some(forking),
@@ -107,7 +107,7 @@ impl Keeper {
         }
     }
 
-    fn ask_worker(&mut self, fork: Box<Fork>) -> Result<PendingFork, ForkRefusal> {
+    fn ask_worker(&mut self, fork: Box<ForkOrder>) -> Result<PendingFork, ForkRefusal> {
         if self.forking.is_some() || self.worker.running.turn().is_some() {
             let message = "the session runs a turn or another fork".to_owned();
             return Err(ForkRefusal { code: ErrorCode::SessionBusy, message });
@@ -338,7 +338,7 @@ struct TwinSpec {
 }
 
 impl TwinSpec {
-    fn of(original: &Launch, fork: &Fork) -> Result<Self, ForkRefusal> {
+    fn of(original: &Launch, fork: &ForkOrder) -> Result<Self, ForkRefusal> {
         let first = original.family.as_deref();
         let first = first.ok_or_else(|| {
             ForkRefusal::new("the session was started without a directory for twins")

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use windlass_procs::{HeldTree, HoldMode, hold, reap_all};
-use windlass_protocol::held::{END_LINE, PID_LINE};
+use windlass_protocol::server_holder::{END_LINE, PID_LINE};
 
 use crate::signals::Signals;
 

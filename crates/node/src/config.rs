@@ -92,7 +92,7 @@ pub struct EnvironmentsConfig {
 
 impl Default for EnvironmentsConfig {
     fn default() -> Self {
-        Self { entries: EnvironmentsFile::usual(), error: None }
+        Self { entries: EnvironmentsFile::default_entries(), error: None }
     }
 }
 
@@ -186,7 +186,7 @@ impl Config {
 
     /// Names of the interpreters in the user's environments file and of the usual ones on PATH.
     pub(crate) fn named_interpreters(&self) -> Vec<String> {
-        let usual = EnvironmentsFile::usual();
+        let usual = EnvironmentsFile::default_entries();
         let entries = self.environments.entries.iter().chain(&usual);
         entries.map(|entry| entry.interpreter.clone()).collect()
     }

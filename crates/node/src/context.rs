@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use windlass_client::timers::TimerPool;
-use windlass_journal::{EventLog, IndexHome, Journal};
+use windlass_journal::{EventLog, IndexLocation, Journal};
 use windlass_procs::cgroup::CgroupSupport;
 use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::storage::{IndexStorage, StateStorage};
@@ -180,9 +180,9 @@ impl Context {
         let space = rustix::fs::statvfs(&self.config.state_dir).ok();
         StateStorage {
             free_bytes: space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)),
-            index: match self.journal.index_home() {
-                IndexHome::File => IndexStorage::File,
-                IndexHome::Memory => IndexStorage::Memory,
+            index: match self.journal.index_location() {
+                IndexLocation::File => IndexStorage::File,
+                IndexLocation::Memory => IndexStorage::Memory,
             },
             log_lines_dropped: log::dropped_lines(),
         }

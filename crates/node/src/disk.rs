@@ -172,7 +172,7 @@ fn round(
 ) -> Result<Removal, Failure> {
     let mut removal = Removal::new(mode, time);
     let (ended, total) = sized(scope, state, time)?;
-    let due = windlass_journal::due(&ended, total, limits, now_ms);
+    let due = windlass_journal::sessions_to_remove(&ended, total, limits, now_ms);
     let Some(snapshot) = DiskSnapshot::take(scope, &due) else { return Ok(removal) };
     // Families first: the copy of an ended twin is removed even if the twin's journal stays.
     removal.families(scope, &snapshot, Families::All);

@@ -35,7 +35,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_journal::SessionReader;
 use windlass_protocol::host::Within;
-use windlass_protocol::link::{Fork, ForkDone};
+use windlass_protocol::link::{ForkDone, ForkOrder};
 use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
 use crate::failure::Failure;
@@ -115,7 +115,7 @@ pub(crate) enum Request {
     },
     /// Have the worker fork.
     Fork {
-        fork: Box<Fork>,
+        fork: Box<ForkOrder>,
         reply: ReplySender<ForkDone>,
     },
     Close {

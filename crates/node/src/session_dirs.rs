@@ -124,7 +124,7 @@ impl StagedTwin {
         let into = state(config).and_then(|state| state.directory(below)).map_err(failed)?;
         let here = Path::new("");
         // The twin directory last: when it is there, the fork is complete.
-        for part in [family::next_room(here), family::place(here)] {
+        for part in [family::next_room(here), family::twin_dir(here)] {
             self.move_in(&part, &into).map_err(|cause| {
                 let path = room.join(&part);
                 InstallError::Planted { path, cause }
@@ -171,7 +171,7 @@ pub(crate) fn sweep_staging(config: &Config) {
 
 /// Removes the directory of a twin that failed to start.
 pub(crate) fn remove_twin_dir(config: &Config, room: &Path) {
-    remove(config, &family::place(room));
+    remove(config, &family::twin_dir(room));
 }
 
 /// Removes a directory of the node in which a session could write, with its content.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use windlass_protocol::host::{Declaration, ToolOffer, is_tool_name};
-use windlass_protocol::kinds::Words;
+use windlass_protocol::kinds::LanguageTerms;
 use windlass_protocol::limits::{
     HOST_DECLARATION_BYTES_MAX, HOST_TOOLS_MAX, TOOL_NAME_BYTES_MAX, TOOL_SCHEMA_BYTES_MAX,
 };
@@ -52,7 +52,7 @@ pub struct Caller {
     /// Which shared tools the session may call.
     pub rules: Vec<ToolRule>,
     /// How the session's language writes types and values.
-    pub words: &'static Words,
+    pub words: &'static LanguageTerms,
 }
 
 /// Where a call goes.
@@ -355,7 +355,7 @@ mod tests {
             session: session(name),
             owner: of.map(owner),
             rules,
-            words: &windlass_protocol::kinds::DEFAULT.words,
+            words: &windlass_protocol::kinds::DEFAULT.terms,
         }
     }
 

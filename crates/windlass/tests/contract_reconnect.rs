@@ -13,7 +13,7 @@ use windlass_client::protocol::api::{
 use windlass_client::protocol::event::EventKind;
 use windlass_client::protocol::frame::{self, Decoder};
 use windlass_client::protocol::link::{
-    Attached, Command, CommandSeq, FromKeeper, LINK, RefuseReason, ToKeeper,
+    AttachReply, CommandSeq, FromKeeper, KeeperCommand, LINK, RefuseReason, ToKeeper,
 };
 use windlass_client::protocol::{Epoch, LinkSeq, Outcome, Seq, SessionId, Stream, TurnId, TurnNo};
 use windlass_testkit::{
@@ -222,7 +222,7 @@ fn attach(epoch: u64, after: LinkSeq) -> (ToKeeper, &'static [u8]) {
     (ToKeeper::Attach { link: LINK, epoch: Epoch(epoch), after, launch: None }, b"")
 }
 
-fn attached(node: &mut ByHand) -> Attached {
+fn attached(node: &mut ByHand) -> AttachReply {
     match node.hear() {
         Some((FromKeeper::Attached(attached), _)) => *attached,
         other => panic!("not attached: {other:?}"),
@@ -248,7 +248,10 @@ async fn contract_18_an_older_node_is_refused_and_changes_nothing() {
     // Like a former node that was only slow: it claims to have received everything, and tries to stop the
     // turn and end the session.
     let far = LinkSeq(u64::MAX);
-    let acts = [Command::Interrupt { turn: printing.number }, Command::Shutdown { grace_ms: 0 }];
+    let acts = [
+        KeeperCommand::Interrupt { turn: printing.number },
+        KeeperCommand::Shutdown { grace_ms: 0 },
+    ];
     for epoch in [0, first_epoch] {
         let commands = (1..=20).flat_map(|command| {
             acts.iter().map(move |act| {
@@ -296,7 +299,7 @@ async fn contract_18_a_link_cut_at_any_byte_goes_on_where_it_was() {
     let turn = TurnNo(2);
     let code = b"runs += 1\nfor n in range(30000):\n    print(n)\nprint(runs)";
     let command = |more, after| {
-        let act = Command::TurnStart { turn, more };
+        let act = KeeperCommand::TurnStart { turn, more };
         ToKeeper::Command { command: CommandSeq(before.command.0 + 1), after, act }
     };
     // Cut in the middle of the command: the received half is dropped, neither run nor kept.
@@ -355,14 +358,14 @@ async fn contract_12_an_attach_and_its_commands_in_one_write_are_all_heard() {
     node.kill9();
     let socket = keeper_socket(&node, &session);
     let mut first = ByHand::say(&socket, &[attach(1000, LinkSeq(0))]);
-    let Attached { command, last, .. } = attached(&mut first);
+    let AttachReply { command, last, .. } = attached(&mut first);
     let give = |next: u64, act| ToKeeper::Command {
         command: CommandSeq(command.0 + next),
         after: last,
         act,
     };
-    let start = give(1, Command::TurnStart { turn: TurnNo(2), more: false });
-    let input = give(2, Command::TurnInput { turn: TurnNo(2), more: false, eof: false });
+    let start = give(1, KeeperCommand::TurnStart { turn: TurnNo(2), more: false });
+    let input = give(2, KeeperCommand::TurnInput { turn: TurnNo(2), more: false, eof: false });
     let says = [attach(1001, last), (start, b"print(input())".as_slice()), (input, b"hello\n")];
     let mut second = ByHand::say(&socket, &says);
     assert_eq!(attached(&mut second).last, last);

@@ -61,7 +61,7 @@ pub fn twin_rulesets(
         ruleset,
         paths.family,
         &[paths.family, paths.workspace],
-        &family::place(paths.room),
+        &family::twin_dir(paths.room),
     );
     Ok(Some(TwinRulesets { original, twin }))
 }

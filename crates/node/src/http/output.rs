@@ -38,12 +38,12 @@ pub(super) async fn range(
 ) -> Answer<Response> {
     let id = session_id(session)?;
     let reader = reader_of(&app, &id)?;
-    let OutputRange { from: start, to: end, whose } =
+    let OutputRange { from: start, to: end, scope } =
         extent(&app, &id, &*reader, query.turn.as_deref()).await?;
     let place = |offset: u64| start.saturating_add(offset).min(end);
     let from = place(query.from.unwrap_or(0));
     let to = query.to.map_or(end, place).max(from);
-    let range = OutputRange { from, to, whose };
+    let range = OutputRange { from, to, scope };
     let read = move || match query.tail {
         Some(tail) => reader.tail(tail, range),
         None => reader.head(OUTPUT_SLICE_BYTES_MAX, range),

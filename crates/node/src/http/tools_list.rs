@@ -22,7 +22,7 @@ pub(super) async fn list(
 ) -> Answer<Json<SessionTools>> {
     let info = live(&app, session)?.info();
     let rules = info.policy.map_or_else(Vec::new, |policy| policy.tools);
-    let words = kinds::words_of(&info.kind);
+    let words = kinds::terms_of(&info.kind);
     let caller = Caller { session: info.id, owner: info.owner, rules, words };
     Ok(Json(builtin::show(&app.tools, &caller, query.words.as_deref())))
 }

@@ -40,7 +40,8 @@ impl PoolBase {
 
     /// Whether a pooled worker with this base can become the session's.
     pub fn fits(&self, plan: &Plan) -> bool {
-        self.shape == WorkerShape::of(plan) && self.view.as_ref().is_none_or(|view| view.is_base_of(plan))
+        self.shape == WorkerShape::of(plan)
+            && self.view.as_ref().is_none_or(|view| view.is_base_of(plan))
     }
 
     /// Whether the files that the base shows and hides are still the same.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
-use windlass_lifecycle::{Effect, Event, Session as Machine};
+use windlass_lifecycle::{SessionEffect, SessionEvent, SessionMachine};
 use windlass_protocol::api::TurnState;
 use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
 
@@ -34,7 +34,7 @@ const READS_BEFORE_TIME_MAX: u32 = 16;
 pub(crate) struct Actor {
     pub(super) id: SessionId,
     pub(super) context: Arc<Context>,
-    pub(super) machine: Machine,
+    pub(super) machine: SessionMachine,
     pub(super) inbox: mpsc::Receiver<Request>,
     pub(super) round: Round,
     pub(super) journal: JournalSide,
@@ -93,7 +93,7 @@ impl Actor {
             },
             () = self.fork.released(), if self.fork.is_held() => {
                 self.fork.release();
-                self.apply(Event::HoldReleased);
+                self.apply(SessionEvent::HoldReleased);
                 self.commit();
                 None
             }
@@ -160,7 +160,7 @@ impl Actor {
             let wall_s = self.life.wall_s.unwrap_or_default();
             let reached = self.queue.limits.wall_time_passed(wall_s);
             self.round.record(self.machine.current(), reached, Bytes::new());
-            self.apply(Event::WallTimePassed);
+            self.apply(SessionEvent::WallTimePassed);
         }
         let retried = self.journal.retry(now, &mut self.keeper.link.half);
         self.count_failed(retried);
@@ -182,7 +182,7 @@ impl Actor {
             return self.life.idle.put_off(now);
         }
         if self.life.idle.has_passed(now) {
-            self.apply(Event::IdlePassed);
+            self.apply(SessionEvent::IdlePassed);
             if !self.machine.is_ended() {
                 // The machine refused: a turn runs, or a worker starts.
                 self.life.idle.put_off(now);
@@ -191,7 +191,7 @@ impl Actor {
     }
 
     /// Steps the machine and plans its effects as records and acts.
-    pub(super) fn apply(&mut self, event: Event) -> EventVerdict {
+    pub(super) fn apply(&mut self, event: SessionEvent) -> EventVerdict {
         self.apply_reported(event, &mut None)
     }
 
@@ -199,7 +199,7 @@ impl Actor {
     /// the turn takes it out.
     pub(super) fn apply_reported(
         &mut self,
-        event: Event,
+        event: SessionEvent,
         reported: &mut Option<TurnEndReport>,
     ) -> EventVerdict {
         let (machine, effects) = std::mem::take(&mut self.machine).step(event);
@@ -207,9 +207,9 @@ impl Actor {
         let mut verdict = EventVerdict::Done;
         for effect in effects {
             match effect {
-                Effect::Refuse { code, .. }
-                | Effect::RefuseInterrupt { code, .. }
-                | Effect::RefuseInput { code, .. } => verdict = EventVerdict::Refused(code),
+                SessionEffect::Refuse { code, .. }
+                | SessionEffect::RefuseInterrupt { code, .. }
+                | SessionEffect::RefuseInput { code, .. } => verdict = EventVerdict::Refused(code),
                 effect => self.plan(effect, reported),
             }
         }
@@ -236,7 +236,7 @@ impl Actor {
         if self.journal.is_settled() {
             self.queue.turns.drop_recorded();
         }
-        if !self.machine.owes_reset() {
+        if !self.machine.has_pending_reset() {
             self.fork.resets_done();
         }
         self.publish();
@@ -275,7 +275,7 @@ impl Actor {
         let is_new = self.queue.turns.get(turn).is_some() && self.journal.cut(turn);
         if is_new {
             tracing::warn!(session = %self.id, %turn, "no space left for the journal; stopping the turn");
-            self.apply(Event::InterruptAsked { turn });
+            self.apply(SessionEvent::InterruptAsked { turn });
             let mut records = std::mem::take(&mut self.round.records);
             self.journal.owe(&mut records);
         }

@@ -13,7 +13,7 @@ use windlass_protocol::limits::{
     CHUNK_BYTES_MAX, DEADLINE_MS_MAX, MESSAGE_BYTES_MAX, TOOL_DEADLINE_MS_DEFAULT,
     TOOL_RESULT_BYTES_MAX,
 };
-use windlass_protocol::link::Command;
+use windlass_protocol::link::KeeperCommand;
 use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
 
 use super::keeper_side::KeeperSide;
@@ -441,7 +441,7 @@ fn command_answer(turn: TurnNo, call: CallNo, answer: ToolAnswer, keeper: &mut K
     loop {
         let part = body.split_to(body.len().min(CHUNK_BYTES_MAX));
         let more = more || !body.is_empty();
-        let given = keeper.command(Command::ToolResult { turn, call, ok, more }, part);
+        let given = keeper.command(KeeperCommand::ToolResult { turn, call, ok, more }, part);
         if body.is_empty() || given.is_none() {
             return;
         }

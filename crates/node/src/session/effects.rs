@@ -3,10 +3,10 @@
 
 use bytes::Bytes;
 use windlass_lifecycle::session::Loss;
-use windlass_lifecycle::{Effect, Event};
+use windlass_lifecycle::{SessionEffect, SessionEvent};
 use windlass_protocol::event::{EndReason, EventKind, StopCause, Usage};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
-use windlass_protocol::link::Command;
+use windlass_protocol::link::KeeperCommand;
 use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
 use super::actor::Actor;
@@ -18,42 +18,44 @@ use crate::failure::Failure;
 
 impl Actor {
     /// Plans one effect. `reported` is the keeper's report of the turn that the effect is about.
-    pub(super) fn plan(&mut self, effect: Effect, reported: &mut Option<TurnEndReport>) {
+    pub(super) fn plan(&mut self, effect: SessionEffect, reported: &mut Option<TurnEndReport>) {
         match effect {
-            Effect::Accept { turn } => self.record_accepted(turn),
-            Effect::Start { turn } if self.keeper.was_given(turn) => self.resume_turn(turn),
-            Effect::Start { turn } => {
+            SessionEffect::Accept { turn } => self.record_accepted(turn),
+            SessionEffect::Start { turn } if self.keeper.was_given(turn) => self.resume_turn(turn),
+            SessionEffect::Start { turn } => {
                 self.queue.limits.turn_starts();
                 self.round.acts.push(SessionAct::Start { turn });
             }
-            Effect::Interrupt { turn, cause } => self.plan_interrupt(turn, cause),
-            Effect::InterruptAgain { turn } => self.round.acts.push(SessionAct::Interrupt { turn }),
-            Effect::Finish { turn, outcome, code, loss } => {
+            SessionEffect::Interrupt { turn, cause } => self.plan_interrupt(turn, cause),
+            SessionEffect::InterruptAgain { turn } => {
+                self.round.acts.push(SessionAct::Interrupt { turn })
+            }
+            SessionEffect::Finish { turn, outcome, code, loss } => {
                 let of_turn = reported.take_if(|reported| reported.turn == turn);
                 self.finish(turn, outcome, code, loss, of_turn);
             }
-            Effect::Hold => {
+            SessionEffect::Hold => {
                 if !self.fork.grant(self.journal.facts()) {
-                    self.apply(Event::HoldReleased);
+                    self.apply(SessionEvent::HoldReleased);
                 }
             }
-            Effect::RefuseHold { code } => {
+            SessionEffect::RefuseHold { code } => {
                 let message = format!("session {} is not idle", self.id);
                 self.fork.refuse(Failure::new(code, message));
             }
             // An earlier node may have sent the keeper this command. `caught_up` sends it if not.
-            Effect::RestartWorker if self.keeper.attached.is_some() => {}
-            Effect::RestartWorker => {
+            SessionEffect::RestartWorker if self.keeper.attached.is_some() => {}
+            SessionEffect::RestartWorker => {
                 self.round.acts.push(SessionAct::Restart);
                 self.keeper.expect_answer();
             }
-            Effect::StopKeeper => self.round.acts.push(SessionAct::StopKeeper),
-            Effect::End { reason } => self.record_end(reason),
+            SessionEffect::StopKeeper => self.round.acts.push(SessionAct::StopKeeper),
+            SessionEffect::End { reason } => self.record_end(reason),
             // The code that serves the request sends the refusal (see `EventVerdict`).
-            Effect::Refuse { .. }
-            | Effect::RefuseInterrupt { .. }
-            | Effect::RefuseInput { .. }
-            | Effect::GiveInput { .. } => {}
+            SessionEffect::Refuse { .. }
+            | SessionEffect::RefuseInterrupt { .. }
+            | SessionEffect::RefuseInput { .. }
+            | SessionEffect::GiveInput { .. } => {}
         }
     }
 
@@ -165,14 +167,17 @@ impl Actor {
         match act {
             SessionAct::Start { turn } => {
                 if let Some(code) = self.queue.start(turn) {
-                    self.keeper.command(Command::TurnStart { turn, more: false }, code);
+                    self.keeper.command(KeeperCommand::TurnStart { turn, more: false }, code);
                 }
             }
             SessionAct::Interrupt { turn } => {
-                self.keeper.command(Command::Interrupt { turn }, Bytes::new());
+                self.keeper.command(KeeperCommand::Interrupt { turn }, Bytes::new());
             }
             SessionAct::Input { turn, bytes, eof, reply } => {
-                match self.keeper.command(Command::TurnInput { turn, more: false, eof }, bytes) {
+                match self
+                    .keeper
+                    .command(KeeperCommand::TurnInput { turn, more: false, eof }, bytes)
+                {
                     Some(command) => self.keeper.confirm_later(command, turn, reply),
                     None => {
                         let message = "the input cannot be sent to the keeper";
@@ -185,11 +190,11 @@ impl Actor {
                 let zygote =
                     zygote.and_then(|of| self.context.host.provision.zygote_connection(of));
                 self.keeper.link.pass(zygote);
-                self.keeper.command(Command::Restart, Bytes::new());
+                self.keeper.command(KeeperCommand::Restart, Bytes::new());
             }
             SessionAct::StopKeeper => {
                 let grace_ms = self.life.closing_grace_ms();
-                self.keeper.command(Command::Shutdown { grace_ms }, Bytes::new());
+                self.keeper.command(KeeperCommand::Shutdown { grace_ms }, Bytes::new());
             }
             SessionAct::PassCall(part) => {
                 let within = self.queue.turns.get(part.turn).and_then(|turn| turn.within.clone());
@@ -208,7 +213,7 @@ impl Actor {
 
     /// Tells the keeper to remember that a turn has failed.
     pub(super) fn tell_failed(&mut self, turn: TurnNo) {
-        self.keeper.command(Command::TurnFailed { turn }, Bytes::new());
+        self.keeper.command(KeeperCommand::TurnFailed { turn }, Bytes::new());
     }
 }
 

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use windlass_journal::{Facts, NewSession, SessionLog};
-use windlass_lifecycle::Session as Machine;
+use windlass_journal::{NewSession, SessionFacts, SessionLog};
+use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{CopyScope, LeftOutDirectory};
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::link::{Attached, Fork, ForkDone, ForkEnd};
+use windlass_protocol::link::{AttachReply, ForkDone, ForkEnd, ForkOrder};
 use windlass_protocol::policy::Policy;
 use windlass_protocol::worker::FORKS;
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
@@ -101,7 +101,7 @@ impl ForkSide {
 
     /// Takes over the room that the keeper reports. A fork command that the keeper has not seen yet may have
     /// moved this node on to a deeper room already; that one stays.
-    pub fn keeper_said(&mut self, attached: &Attached) {
+    pub fn keeper_said(&mut self, attached: &AttachReply) {
         let depth = |dir: &PathBuf| dir.components().count();
         let reported = attached.room.as_ref().filter(|_| attached.forks);
         if reported.map(depth) > self.next_room.as_ref().map(depth) {
@@ -138,7 +138,7 @@ impl ForkSide {
     }
 
     /// The session is held: answers the hold request. Returns whether the session must stay held.
-    pub fn grant(&mut self, facts: &Facts) -> bool {
+    pub fn grant(&mut self, facts: &SessionFacts) -> bool {
         let Some(reply) = self.hold_reply.take() else { return false };
         let original = self.original(facts);
         let stays_held = original.is_ok();
@@ -172,7 +172,7 @@ impl ForkSide {
         }
     }
 
-    fn original(&self, facts: &Facts) -> Result<HeldOriginal, Failure> {
+    fn original(&self, facts: &SessionFacts) -> Result<HeldOriginal, Failure> {
         let first = self.first_room.as_deref().ok_or_else(|| {
             refused("the session was made by an earlier release, which cannot fork")
         })?;
@@ -277,7 +277,7 @@ async fn make(
             return Err(failure);
         }
     };
-    let (actor, handle) = start::assemble(context, Machine::twin(), log, link, spec);
+    let (actor, handle) = start::assemble(context, SessionMachine::twin(), log, link, spec);
     context.admit(handle.clone());
     context.metrics.session_created();
     tokio::spawn(actor.run());
@@ -319,7 +319,7 @@ async fn remove_twin_dirs(context: &Arc<Context>, id: &SessionId, room: PathBuf)
 struct PreparedTwin {
     new: NewSession,
     spec: Spec,
-    fork: Fork,
+    fork: ForkOrder,
     /// What is not in the copy of the workspace.
     left_out: NotCopied,
 }
@@ -385,7 +385,7 @@ fn prepare(
         return Err(Failure::of_machine(what, &error)
             .unwrap_or_else(|| refused(&format!("{what}: {error}"))));
     }
-    let fork = Fork { session: id, socket, room: room, cgroups };
+    let fork = ForkOrder { session: id, socket, room: room, cgroups };
     Ok(PreparedTwin { new, spec, fork, left_out })
 }
 

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_journal::{AppendError, Facts, NewEvent, SessionLog};
+use windlass_journal::{AppendError, NewEvent, SessionFacts, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::Ended;
 use windlass_protocol::event::{DropReason, EventKind};
-use windlass_protocol::link::Attached;
+use windlass_protocol::link::AttachReply;
 use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
 
 use super::limits::explain;
@@ -132,7 +132,7 @@ impl JournalSide {
         Self { log, owed: OwedRecords::default(), cut, retry_at: None }
     }
 
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &SessionFacts {
         self.log.facts()
     }
 
@@ -146,7 +146,7 @@ impl JournalSide {
         self.owed.session_end()
     }
 
-    pub fn keeper_said(&mut self, attached: &Attached) {
+    pub fn keeper_said(&mut self, attached: &AttachReply) {
         self.owed.keeper_remembers = attached.remembers_failed;
         // Turns that an earlier node has reported as failed. They fail, whatever the keeper's events say.
         let facts = self.log.facts();

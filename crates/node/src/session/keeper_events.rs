@@ -4,11 +4,11 @@
 use bytes::Bytes;
 use windlass_lifecycle::link::Arrival;
 use windlass_lifecycle::session::KeeperLoss;
-use windlass_lifecycle::{Effect, Event};
+use windlass_lifecycle::{SessionEffect, SessionEvent};
 use windlass_protocol::api::{DisplayRef, SessionState, StdinWait, TurnState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::host::CancelReason;
-use windlass_protocol::link::{Attached, FromKeeper, RefuseReason};
+use windlass_protocol::link::{AttachReply, FromKeeper, RefuseReason};
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{LinkSeq, Outcome, Seq, TurnNo};
 
@@ -79,7 +79,7 @@ impl Actor {
         None
     }
 
-    fn take_attached(&mut self, attached: Attached) {
+    fn take_attached(&mut self, attached: AttachReply) {
         self.greet(&attached);
         if !self.queue.has_deadline() {
             self.queue.rearm(&attached, self.machine.current());
@@ -92,7 +92,7 @@ impl Actor {
     }
 
     /// The keeper accepted the attach: send it the commands that waited for this.
-    pub(super) fn greet(&mut self, attached: &Attached) {
+    pub(super) fn greet(&mut self, attached: &AttachReply) {
         {
             let mut info = self.view.info();
             let pid = Some(attached.pid).filter(|pid| *pid != 0);
@@ -114,7 +114,7 @@ impl Actor {
         self.keeper.has_answered();
         self.drop_unended(&attached);
         for effect in self.machine.resume(attached.last_turn, attached.restarts) {
-            if let Effect::Start { turn } = effect
+            if let SessionEffect::Start { turn } = effect
                 && !self.keeper.link.half.lacks(&attached, turn)
             {
                 continue;
@@ -130,20 +130,20 @@ impl Actor {
         }
         if attached.running.is_some() && attached.running != self.machine.current() {
             // The keeper runs a turn that has ended according to the journal. Only a fresh worker is safe.
-            self.apply(Event::ResetAsked);
+            self.apply(SessionEvent::ResetAsked);
         }
     }
 
     /// Ends a turn that the keeper has ended although its end is not in the journal: the disk was full
     /// when the earlier node died. The session would wait for this turn forever.
-    fn drop_unended(&mut self, attached: &Attached) {
+    fn drop_unended(&mut self, attached: &AttachReply) {
         if let Some(turn) = self.machine.current()
             && turn <= attached.last_turn
             && attached.running.is_none()
             && attached.last <= self.keeper.link.half.after()
         {
             self.journal.cut(turn);
-            self.apply(Event::TurnDone { turn, outcome: WorkerOutcome::Error });
+            self.apply(SessionEvent::TurnDone { turn, outcome: WorkerOutcome::Error });
         }
     }
 
@@ -227,7 +227,7 @@ impl Actor {
             self.journal.cut(turn);
         }
         let mut reported = Some(reported);
-        self.apply_reported(Event::TurnDone { turn, outcome }, &mut reported);
+        self.apply_reported(SessionEvent::TurnDone { turn, outcome }, &mut reported);
         if let Some(TurnEndReport { link, .. }) = reported {
             // Late: the node had ended the turn without the keeper. Record the event's number all the same,
             // because numbers must have no gap.
@@ -271,7 +271,7 @@ impl Actor {
                 return;
             }
         }
-        self.apply(Event::KeeperLost(KeeperLoss::Died));
+        self.apply(SessionEvent::KeeperLost(KeeperLoss::Died));
         self.commit();
     }
 
@@ -279,7 +279,7 @@ impl Actor {
     pub(super) fn lose_keeper(&mut self, why: &str) {
         tracing::warn!(session = %self.id, why, "ending the keeper");
         self.end_keeper();
-        self.apply(Event::KeeperLost(KeeperLoss::Died));
+        self.apply(SessionEvent::KeeperLost(KeeperLoss::Died));
     }
 
     pub(super) fn end_keeper(&self) {
@@ -305,17 +305,17 @@ fn dropped(count: u64, reason: &str) -> EventKind {
 }
 
 /// The lifecycle event that follows from a keeper's event, if any.
-fn lifecycle_event(turn: Option<TurnNo>, kind: &EventKind) -> Option<Event> {
+fn lifecycle_event(turn: Option<TurnNo>, kind: &EventKind) -> Option<SessionEvent> {
     let of_turn = turn.unwrap_or_default();
     match kind {
-        EventKind::WorkerReady { .. } => Some(Event::WorkerReady),
+        EventKind::WorkerReady { .. } => Some(SessionEvent::WorkerReady),
         EventKind::WorkerEnded { replaced: true, .. } => {
-            Some(Event::WorkerReplaced { running: turn })
+            Some(SessionEvent::WorkerReplaced { running: turn })
         }
-        EventKind::WorkerEnded { limit, .. } => Some(Event::WorkerEnded { limit: *limit }),
-        EventKind::ProtocolBroken { .. } => Some(Event::ProtocolBroken),
-        EventKind::StdinWait { .. } => Some(Event::StdinWaited { turn: of_turn }),
-        EventKind::InputTaken { .. } => Some(Event::InputTaken { turn: of_turn }),
+        EventKind::WorkerEnded { limit, .. } => Some(SessionEvent::WorkerEnded { limit: *limit }),
+        EventKind::ProtocolBroken { .. } => Some(SessionEvent::ProtocolBroken),
+        EventKind::StdinWait { .. } => Some(SessionEvent::StdinWaited { turn: of_turn }),
+        EventKind::InputTaken { .. } => Some(SessionEvent::InputTaken { turn: of_turn }),
         _ => None,
     }
 }

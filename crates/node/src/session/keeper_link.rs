@@ -11,9 +11,9 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use windlass_client::stream::LeanStream;
-use windlass_lifecycle::link::{Given, NodeHalf};
+use windlass_lifecycle::link::{LocalCommandSeq, NodeHalf};
 use windlass_protocol::frame::{Decoder, EncodeError, Frame, FrameError};
-use windlass_protocol::link::{Attached, Command, FromKeeper, Launch};
+use windlass_protocol::link::{AttachReply, FromKeeper, KeeperCommand, Launch};
 
 use crate::passing;
 
@@ -139,7 +139,7 @@ impl KeeperLink {
         self.stream.peer_pid()
     }
 
-    pub fn attached(&mut self, attached: &Attached) -> io::Result<()> {
+    pub fn attached(&mut self, attached: &AttachReply) -> io::Result<()> {
         self.half.attached(attached, &mut self.outgoing).map_err(io::Error::other)?;
         self.flush()
     }
@@ -197,7 +197,11 @@ impl KeeperLink {
         Ok(Some((serde_json::from_slice(&header)?, body)))
     }
 
-    pub fn command(&mut self, act: Command, body: Bytes) -> Result<Given, EncodeError> {
+    pub fn command(
+        &mut self,
+        act: KeeperCommand,
+        body: Bytes,
+    ) -> Result<LocalCommandSeq, EncodeError> {
         self.unacknowledged = 0;
         self.half.command(act, body, &mut self.outgoing)
     }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_lifecycle::link::Given;
+use windlass_lifecycle::link::LocalCommandSeq;
 use windlass_protocol::TurnNo;
-use windlass_protocol::link::{Attached, Command};
+use windlass_protocol::link::{AttachReply, KeeperCommand};
 
 use super::keeper_link::KeeperLink;
 use super::turns::Snapshot;
@@ -17,7 +17,7 @@ use super::{LATE, ReplySender};
 pub(super) struct KeeperSide {
     pub link: KeeperLink,
     /// The keeper's answer to the attach, until the node has taken in the events that the keeper held.
-    pub attached: Option<Attached>,
+    pub attached: Option<AttachReply>,
     /// The interpreter whose zygote the session's workers are forked from.
     pub zygote_of: Option<PathBuf>,
     confirmations: Vec<Confirmation>,
@@ -35,7 +35,7 @@ pub(super) struct KeeperSide {
 /// A reply that waits until the keeper has seen `command`.
 #[derive(Debug)]
 pub(super) struct Confirmation {
-    command: Given,
+    command: LocalCommandSeq,
     pub turn: TurnNo,
     pub reply: ReplySender<Snapshot>,
 }
@@ -57,7 +57,7 @@ impl KeeperSide {
 
     /// Sends a command. If that fails, the keeper cannot be used any more: [`Self::take_failure`] has the
     /// reason.
-    pub fn command(&mut self, act: Command, body: Bytes) -> Option<Given> {
+    pub fn command(&mut self, act: KeeperCommand, body: Bytes) -> Option<LocalCommandSeq> {
         match self.link.command(act, body) {
             Ok(given) => Some(given),
             Err(error) => {
@@ -99,7 +99,12 @@ impl KeeperSide {
     }
 
     /// Keeps a reply until the keeper has seen the command.
-    pub fn confirm_later(&mut self, command: Given, turn: TurnNo, reply: ReplySender<Snapshot>) {
+    pub fn confirm_later(
+        &mut self,
+        command: LocalCommandSeq,
+        turn: TurnNo,
+        reply: ReplySender<Snapshot>,
+    ) {
         let patience = self.patience;
         self.confirm_by.get_or_insert_with(|| Instant::now() + patience);
         self.confirmations.push(Confirmation { command, turn, reply });

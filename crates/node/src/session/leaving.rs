@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use windlass_journal::NewEvent;
-use windlass_lifecycle::Effect;
+use windlass_lifecycle::SessionEffect;
 use windlass_lifecycle::session::Loss;
 use windlass_protocol::SessionId;
 use windlass_protocol::event::{EndReason, EventKind, Usage};
@@ -171,7 +171,7 @@ fn release(actor: &mut Actor, reply: Option<oneshot::Sender<()>>) {
 /// The records of a keeper's death, for a session without an owner.
 pub(super) fn records_of_loss(
     id: &SessionId,
-    effects: &[Effect],
+    effects: &[SessionEffect],
     workspace: WorkspaceFate,
 ) -> Vec<NewEvent> {
     let record =
@@ -179,13 +179,13 @@ pub(super) fn records_of_loss(
     effects
         .iter()
         .filter_map(|effect| match *effect {
-            Effect::Finish { turn, outcome, code, loss } => {
+            SessionEffect::Finish { turn, outcome, code, loss } => {
                 let receipt = (loss == Loss::State).then(|| receipts::state_lost(id));
                 let error = code.map(|code| limits::explain(code, None));
                 let usage = Usage::default();
                 Some(record(Some(turn), EventKind::TurnEnded { outcome, error, usage, receipt }))
             }
-            Effect::End { reason } => {
+            SessionEffect::End { reason } => {
                 let receipt = receipts::session_ended(id, reason, workspace);
                 Some(record(None, EventKind::SessionEnded { reason, message: None, receipt }))
             }

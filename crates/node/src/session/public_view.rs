@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::watch;
-use windlass_journal::Facts;
-use windlass_lifecycle::Session as Machine;
+use windlass_journal::SessionFacts;
+use windlass_lifecycle::SessionMachine;
 use windlass_protocol::api::{Ended, Session};
 use windlass_protocol::{Seq, TurnId};
 
@@ -27,8 +27,8 @@ impl PublicView {
     /// Makes a round's changes visible. `owed` is the session's end, if it is not in the journal yet.
     pub fn publish(
         &self,
-        machine: &Machine,
-        facts: &Facts,
+        machine: &SessionMachine,
+        facts: &SessionFacts,
         running: Option<TurnId>,
         owed: Option<Ended>,
     ) {

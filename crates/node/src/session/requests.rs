@@ -1,11 +1,11 @@
 //! Serves the requests of clients and of the node, one at a time.
 
 use bytes::Bytes;
-use windlass_lifecycle::Event;
+use windlass_lifecycle::SessionEvent;
 use windlass_protocol::api::{SessionState, TurnState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::INPUT_BYTES_MAX;
-use windlass_protocol::link::{Command, Fork, ForkDone};
+use windlass_protocol::link::{ForkDone, ForkOrder, KeeperCommand};
 use windlass_protocol::{ErrorCode, TurnId, TurnNo};
 
 use super::actor::{Actor, EventVerdict, LeaveReason};
@@ -35,7 +35,7 @@ impl Actor {
             Request::Interrupt { turn, reply } => self.interrupt(turn, reply),
             Request::Input { turn, bytes, eof, reply } => self.input(&turn, bytes, eof, reply),
             Request::Reset { reply } => {
-                self.apply(Event::ResetAsked);
+                self.apply(SessionEvent::ResetAsked);
                 self.fork.queue_reset(reply);
                 self.commit();
             }
@@ -43,7 +43,7 @@ impl Actor {
             Request::Fork { fork, reply } => self.ask_fork(fork, reply),
             Request::Close { grace_ms, reply } => {
                 self.life.close(grace_ms, reply);
-                self.apply(Event::CloseAsked);
+                self.apply(SessionEvent::CloseAsked);
                 self.commit();
             }
             Request::Egress { host, port, allowed, reason } => {
@@ -97,7 +97,7 @@ impl Actor {
         let number = turn.number;
         let before = self.machine.clone();
         self.queue.turns.insert(turn);
-        if let EventVerdict::Refused(code) = self.apply(Event::TurnAsked { turn: number }) {
+        if let EventVerdict::Refused(code) = self.apply(SessionEvent::TurnAsked { turn: number }) {
             self.queue.turns.remove(number);
             return Err(Failure::of(code, self.id.as_str()));
         }
@@ -164,7 +164,7 @@ impl Actor {
             return answer(reply, answered);
         };
         // If the turn has ended, the machine changes nothing and the reply shows the ended turn.
-        self.apply(Event::InterruptAsked { turn: number });
+        self.apply(SessionEvent::InterruptAsked { turn: number });
         self.commit();
         answer(reply, self.snapshot(number));
     }
@@ -178,7 +178,7 @@ impl Actor {
             };
             return answer(reply, Err(failure));
         };
-        if let EventVerdict::Refused(code) = self.apply(Event::InputGiven { turn }) {
+        if let EventVerdict::Refused(code) = self.apply(SessionEvent::InputGiven { turn }) {
             return answer(reply, Err(Failure::of(code, self.id.as_str())));
         }
         if let Some(running) = self.queue.turns.get_mut(turn) {
@@ -204,16 +204,16 @@ impl Actor {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
         self.fork.request_hold(until, reply);
-        self.apply(Event::HoldAsked);
+        self.apply(SessionEvent::HoldAsked);
         self.commit();
     }
 
-    fn ask_fork(&mut self, fork: Box<Fork>, reply: ReplySender<ForkDone>) {
+    fn ask_fork(&mut self, fork: Box<ForkOrder>, reply: ReplySender<ForkDone>) {
         if self.machine.state() != SessionState::Idle {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
         let (twin, room) = (fork.session.clone(), fork.room.clone());
-        if let Err(error) = self.keeper.link.command(Command::Fork(fork), Bytes::new()) {
+        if let Err(error) = self.keeper.link.command(KeeperCommand::Fork(fork), Bytes::new()) {
             let message = format!("session {} was not forked: {error}", self.id);
             return answer(reply, Err(refused(&message)));
         }

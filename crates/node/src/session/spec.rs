@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use windlass_journal::{Facts, NewSession};
+use windlass_journal::{NewSession, SessionFacts};
 use windlass_protocol::policy::{HostRules, Network, Policy};
 use windlass_protocol::{Owner, SessionId, kinds};
 use windlass_tools::Caller;
@@ -49,7 +49,7 @@ fn default_interrupt_grace_ms() -> u64 {
 }
 
 /// The session that a twin was forked from, according to its record.
-pub(crate) fn original_of(facts: &Facts) -> Option<SessionId> {
+pub(crate) fn original_of(facts: &SessionFacts) -> Option<SessionId> {
     Spec::of(&facts.created).ok()?.forked_from
 }
 
@@ -77,7 +77,7 @@ impl Spec {
     /// The session as tool hosts know it.
     pub(super) fn caller(&self, created: &NewSession) -> Caller {
         let rules = self.policy.as_ref().map_or_else(Vec::new, |policy| policy.tools.clone());
-        let words = kinds::words_of(&created.worker_kind);
+        let words = kinds::terms_of(&created.worker_kind);
         Caller { session: created.id.clone(), owner: self.owner.clone(), rules, words }
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use windlass_client::stream::LeanStream;
-use windlass_journal::{AppendError, CreateError, Facts, NewSession, SessionLog};
-use windlass_lifecycle::Session as Machine;
+use windlass_journal::{AppendError, CreateError, NewSession, SessionFacts, SessionLog};
+use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
@@ -112,7 +112,7 @@ async fn make(
             return Err(Failure::of_keeper(&id, &error));
         }
     };
-    Ok(assemble(context, Machine::default(), log, link, spec))
+    Ok(assemble(context, SessionMachine::default(), log, link, spec))
 }
 
 /// Connects to a session's keeper and sends it the launch message.
@@ -263,7 +263,7 @@ fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {
 /// Builds a session's owner and its handle. The attach is sent; the keeper must still answer it.
 pub(super) fn assemble(
     context: &Arc<Context>,
-    machine: Machine,
+    machine: SessionMachine,
     log: SessionLog,
     link: KeeperLink,
     spec: Spec,
@@ -318,11 +318,11 @@ pub(super) fn assemble(
 
 /// What clients see of a session, from its journal. Fails if the record has no readable policy, because the
 /// policy says what is hidden.
-pub(crate) fn info(facts: &Facts, state: SessionState) -> Result<api::Session, Failure> {
+pub(crate) fn info(facts: &SessionFacts, state: SessionState) -> Result<api::Session, Failure> {
     Ok(info_with(facts, state, &Spec::of(&facts.created)?))
 }
 
-fn info_with(facts: &Facts, state: SessionState, spec: &Spec) -> api::Session {
+fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Session {
     api::Session {
         id: facts.created.id.clone(),
         state,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use windlass_journal::{Facts, NewEvent, OpenTurn, SessionLog};
+use windlass_journal::{NewEvent, OpenTurn, SessionFacts, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
-use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, WorkerFact};
-use windlass_lifecycle::{Event, Session as Machine};
+use windlass_lifecycle::session::{FirstTurn, KeeperLoss, RecoveryFacts, WorkerFact};
+use windlass_lifecycle::{SessionEvent, SessionMachine};
 use windlass_protocol::event::{EndReason, EventKind};
 use windlass_protocol::link::FromKeeper;
 use windlass_protocol::{Epoch, LinkSeq, SessionId, TurnNo};
@@ -40,7 +40,7 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
         drop(log);
         return unmake(context, id, &socket);
     }
-    let machine = Machine::recover(life_facts(log.facts()));
+    let machine = SessionMachine::recover(recovery_facts(log.facts()));
     let spec = match Spec::of(&log.facts().created) {
         Ok(spec) => spec,
         Err(failure) => {
@@ -93,7 +93,7 @@ fn record_epoch(log: &mut SessionLog, epoch: Epoch) {
 }
 
 /// Whether the journal has only the session's creation: no event of its keeper, and no turn.
-fn is_untouched(facts: &Facts) -> bool {
+fn is_untouched(facts: &SessionFacts) -> bool {
     facts.last_link == LinkSeq(0) && facts.last_turn == TurnNo(0)
 }
 
@@ -135,7 +135,7 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     context.journal.remove(id).map(drop).map_err(|error| format!("journal: {error}"))
 }
 
-fn life_facts(facts: &Facts) -> LifeFacts {
+fn recovery_facts(facts: &SessionFacts) -> RecoveryFacts {
     let first = match facts.open_turns.first() {
         Some(OpenTurn { interrupt: Some(cause), .. }) => FirstTurn::Interrupting(*cause),
         Some(OpenTurn { stdin_wait: Some(_), .. }) => FirstTurn::AwaitingInput,
@@ -151,17 +151,17 @@ fn life_facts(facts: &Facts) -> LifeFacts {
     let restarts = facts.restarts.saturating_add(facts.ended_since_ready);
     // A record that cannot be read has ended the session before this is called.
     let is_twin = original_of(facts).is_some();
-    LifeFacts { open, first, worker, restarts, is_twin }
+    RecoveryFacts { open, first, worker, restarts, is_twin }
 }
 
 /// Writes the end of a session whose keeper is gone: its open turns and the session are lost.
 fn end_without_keeper(
     context: &Context,
     mut log: SessionLog,
-    machine: Machine,
+    machine: SessionMachine,
     id: &SessionId,
 ) -> Result<(), String> {
-    let (_, effects) = machine.step(Event::KeeperLost(KeeperLoss::Died));
+    let (_, effects) = machine.step(SessionEvent::KeeperLost(KeeperLoss::Died));
     // If the record cannot be read, the session counts as no twin.
     let original = original_of(log.facts());
     let made_at_ms = log.facts().created.created_at_ms;

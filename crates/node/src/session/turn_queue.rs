@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use windlass_journal::OpenTurn;
-use windlass_lifecycle::Event;
+use windlass_lifecycle::SessionEvent;
 use windlass_protocol::TurnNo;
-use windlass_protocol::link::Attached;
+use windlass_protocol::link::AttachReply;
 
 use super::deadlines::Deadlines;
 use super::limits::LimitReports;
@@ -132,7 +132,7 @@ impl TurnQueue {
     /// Arms the running turn's deadline after a node was replaced. The keeper reports how long the turn has
     /// run, so only the rest of the deadline is left. If the keeper does not report it, the whole deadline
     /// starts again.
-    pub fn rearm(&mut self, attached: &Attached, current: Option<TurnNo>) {
+    pub fn rearm(&mut self, attached: &AttachReply, current: Option<TurnNo>) {
         let Some(turn) = attached.running.filter(|turn| current == Some(*turn)) else { return };
         let is_stopped = self.grace.is_some_and(|(of, _)| of == turn);
         let own_ms = self.turns.get(turn).and_then(|running| running.deadline_ms);
@@ -152,20 +152,20 @@ impl TurnQueue {
     }
 
     /// The turn whose deadline has passed.
-    pub fn deadline_passed(&mut self, now: Instant) -> Option<Event> {
+    pub fn deadline_passed(&mut self, now: Instant) -> Option<SessionEvent> {
         let (turn, _) = self.deadline.take_if(|(_, at)| *at <= now)?;
-        Some(Event::DeadlinePassed { turn })
+        Some(SessionEvent::DeadlinePassed { turn })
     }
 
     /// The turn that has not stopped within its grace. If this node itself was stopped for a while, the
     /// turn gets its grace again, once: it may have got the interrupt only now.
-    pub fn grace_passed(&mut self, now: Instant) -> Option<Event> {
+    pub fn grace_passed(&mut self, now: Instant) -> Option<SessionEvent> {
         let (turn, at) = self.grace.take_if(|(_, at)| *at <= now)?;
         if now > at + LATE && self.grace_again != Some(turn) {
             self.grace_again = Some(turn);
             self.grace = Some((turn, now + self.interrupt_grace));
             return None;
         }
-        Some(Event::GracePassed { turn })
+        Some(SessionEvent::GracePassed { turn })
     }
 }

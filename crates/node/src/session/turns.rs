@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
-use windlass_journal::{OpenTurn, OutputRange, TurnRecord, Whose};
+use windlass_journal::{OpenTurn, OutputRange, OutputScope, TurnRecord};
 use windlass_protocol::api::{DisplayRef, StdinWait, TurnState};
 use windlass_protocol::event::{Receipt, TurnError, Usage};
 use windlass_protocol::host::Within;
@@ -123,7 +123,7 @@ impl Turn {
     /// The range of the turn's output in the journal.
     pub fn range(&self) -> OutputRange {
         let OutputExtent { from, to, .. } = self.extent;
-        OutputRange { from, to, whose: Whose::Turn(self.number) }
+        OutputRange { from, to, scope: OutputScope::Turn(self.number) }
     }
 
     /// Whether `bytes` more input stays within the limit of unread input.

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 use windlass_protocol::host::ToolOffer;
-use windlass_protocol::kinds::Words;
+use windlass_protocol::kinds::LanguageTerms;
 
 /// Maximum number of characters in a signature; a longer one is cut.
 const CHARS_MAX: usize = 400;
@@ -17,7 +17,7 @@ const CHOICES_MAX: usize = 8;
 /// Maximum depth of nested types that is written out.
 const DEPTH_MAX: usize = 3;
 
-pub(super) fn of(offer: &ToolOffer, words: &Words) -> String {
+pub(super) fn of(offer: &ToolOffer, words: &LanguageTerms) -> String {
     let nothing = Map::new();
     let schema = offer.input_schema.as_ref();
     let properties = schema.and_then(|schema| schema["properties"].as_object()).unwrap_or(&nothing);
@@ -40,7 +40,7 @@ pub(super) fn of(offer: &ToolOffer, words: &Words) -> String {
     format!("{start}...")
 }
 
-fn argument(name: &str, schema: &Value, words: &Words) -> String {
+fn argument(name: &str, schema: &Value, words: &LanguageTerms) -> String {
     match kind(schema, DEPTH_MAX, words) {
         Some(kind) => format!("{name}: {kind}"),
         None => name.to_owned(),
@@ -48,7 +48,7 @@ fn argument(name: &str, schema: &Value, words: &Words) -> String {
 }
 
 /// The type, if the schema names one that the language has a word for.
-fn kind(schema: &Value, depth: usize, words: &Words) -> Option<String> {
+fn kind(schema: &Value, depth: usize, words: &LanguageTerms) -> Option<String> {
     if let Some(choices) = schema["enum"].as_array()
         && choices.len() <= CHOICES_MAX
     {
@@ -73,7 +73,7 @@ fn joined(kinds: impl Iterator<Item = Option<String>>) -> Option<String> {
     kinds.filter(|kinds| !kinds.is_empty()).map(|kinds| kinds.join(" | "))
 }
 
-fn word(name: &str, schema: &Value, depth: usize, words: &Words) -> Option<String> {
+fn word(name: &str, schema: &Value, depth: usize, words: &LanguageTerms) -> Option<String> {
     let word = match name {
         "string" => words.string,
         "integer" => words.integer,
@@ -94,7 +94,7 @@ fn word(name: &str, schema: &Value, depth: usize, words: &Words) -> Option<Strin
 }
 
 /// A JSON value as the language writes it.
-fn literal(value: &Value, words: &Words) -> String {
+fn literal(value: &Value, words: &LanguageTerms) -> String {
     let text = match value {
         Value::Null => words.null.to_owned(),
         Value::Bool(true) => words.yes.to_owned(),
@@ -121,7 +121,7 @@ mod tests {
             input_schema: schema,
             deadline_ms: None,
         };
-        of(&offer, &kinds::DEFAULT.words)
+        of(&offer, &kinds::DEFAULT.terms)
     }
 
     fn with(properties: Value) -> String {

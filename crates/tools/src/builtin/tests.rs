@@ -13,7 +13,7 @@ fn world(tools: Value) -> (Hub, Caller) {
     let host = hub.attach(HostScope::Session(session.clone())).unwrap();
     let declaration: Declaration = serde_json::from_value(json!({"tools": tools})).unwrap();
     hub.declare(&host, declaration).unwrap();
-    (hub, Caller { session, owner: None, rules: Vec::new(), words: &kinds::DEFAULT.words })
+    (hub, Caller { session, owner: None, rules: Vec::new(), words: &kinds::DEFAULT.terms })
 }
 
 fn files() -> (Hub, Caller) {

@@ -1,4 +1,4 @@
-//! What a session hears and what it has done about it: two closed enums, no behaviour.
+//! The events that a session takes and the effects that it returns: two closed enums, no behaviour.
 
 use windlass_protocol::event::{EndReason, StopCause};
 use windlass_protocol::policy::Limit;
@@ -7,28 +7,28 @@ use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
 /// Everything that can happen to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum SessionEvent {
     TurnAsked {
         turn: TurnNo,
     },
-    /// By a client.
+    /// A client requests the interrupt.
     InterruptAsked {
         turn: TurnNo,
     },
     DeadlinePassed {
         turn: TurnNo,
     },
-    /// The interrupted turn did not stop in time.
+    /// The interrupted turn did not stop within the grace period.
     GracePassed {
         turn: TurnNo,
     },
     InputGiven {
         turn: TurnNo,
     },
-    /// A fresh worker, on request.
+    /// A client requests a fresh worker.
     ResetAsked,
     CloseAsked,
-    /// A twin is to be made: no turn starts until the session is released.
+    /// A fork is about to copy the session. No turn starts until the hold is released.
     HoldAsked,
     HoldReleased,
     WorkerReady,
@@ -42,21 +42,21 @@ pub enum Event {
         turn: TurnNo,
         outcome: WorkerOutcome,
     },
-    /// The worker's process is gone.
+    /// The worker's process has ended.
     WorkerEnded {
-        /// The limit that ended it.
+        /// The limit that ended it, if a limit did.
         limit: Option<Limit>,
     },
-    /// The worker's process is gone because a node had it replaced; the keeper starts the next one.
+    /// The worker's process has ended because a node requested a restart. The keeper starts the next worker.
     WorkerReplaced {
-        /// The turn that was running on it.
+        /// The turn that ran on the worker.
         running: Option<TurnNo>,
     },
-    /// The session has lived as long as it may.
+    /// The session has reached its wall-time limit.
     WallTimePassed,
     /// No client has used the session for as long as its idle timeout.
     IdlePassed,
-    /// The worker sent what is not the protocol.
+    /// The worker sent a message that violates the protocol.
     ProtocolBroken,
     KeeperLost(KeeperLoss),
 }
@@ -64,14 +64,14 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeeperLoss {
     Died,
-    /// It ended itself, having had no node for longer than its grace.
+    /// The keeper ended itself, because no node attached within its grace period.
     NodeGone,
 }
 
-/// Everything that can have to be done about it.
+/// Every effect that a decision can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// Record the turn; it runs or waits.
+pub enum SessionEffect {
+    /// Record the turn as accepted; it runs or waits.
     Accept {
         turn: TurnNo,
     },
@@ -88,7 +88,7 @@ pub enum Effect {
         turn: TurnNo,
         cause: StopCause,
     },
-    /// Send the interrupt once more; the grace runs on.
+    /// Send the interrupt once more. The grace timer keeps running.
     InterruptAgain {
         turn: TurnNo,
     },
@@ -96,12 +96,12 @@ pub enum Effect {
         turn: TurnNo,
         code: ErrorCode,
     },
-    /// The session is held: no turn runs, and no turn starts before [`Event::HoldReleased`].
+    /// The session is held: no turn runs, and no turn starts before [`SessionEvent::HoldReleased`].
     Hold,
     RefuseHold {
         code: ErrorCode,
     },
-    /// Send the input; the keeper holds it until the code asks.
+    /// Send the input. The keeper holds it until the code asks for input.
     GiveInput {
         turn: TurnNo,
     },
@@ -125,7 +125,7 @@ pub enum Effect {
     },
 }
 
-/// Whether a turn's end tells of a lost state; the performer writes a receipt then.
+/// Whether the session's state is lost with a turn. If it is, the performer writes a receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     None,
